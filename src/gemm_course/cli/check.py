@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from gemm_course.cli import terminal
-from gemm_course.cli.exercise_argument import find
-from gemm_course.cli.exit_codes import CANNOT, USAGE, Stop
+from gemm_course.cli.exercise_argument import find, find_next
+from gemm_course.cli.exit_codes import CANNOT, OK, USAGE, Stop
 from gemm_course.cli.options import Json, integer
 from gemm_course.cli.watch import watch as watch_notebooks
 from gemm_course.exercises import manifest, progress
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   course check 03            the answer in my_course/exercises/03_tail_masks.ipynb, as it was last saved
+  course check               the first exercise that is not solved
   course check mine.ipynb    the answers in a notebook of any name
   course check 04            all exercises of lesson 04
   course check 03 --watch    now, and each time the notebook is saved
@@ -49,11 +50,19 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Check the answers in the exercises' notebooks, as they were last saved."""
+    """Check the answers in the exercises' notebooks, as they were last saved (default: the first unsolved)."""
     named = exercise or ""
     if wrong := _misuse(named, every, watch, as_json):
         raise Stop(USAGE, wrong)
-    found = find(named) if named else manifest.exercises()
+    if named:
+        found = find(named)
+    elif every or watch:
+        found = manifest.exercises()
+    elif following := find_next():
+        found = (following,)
+    else:
+        print("every exercise is solved; `course check --all` checks all of them again")
+        return OK
     if locations.folder() is None and not Path(named).is_file():
         raise Stop(CANNOT, locations.missing(found[0]))
     notebooks = [(each, locations.notebook(each, named)) for each in found]
@@ -75,9 +84,6 @@ def _misuse(named: str, every: bool, watch: bool, as_json: bool) -> str:
         return "--watch takes one exercise or none, and neither --all nor --json"
     if named and every:
         return "name one exercise, or use --all"
-    if not (named or every or watch):
-        unsolved = progress.unsolved(manifest.exercises(), progress.load())
-        return "name an exercise, or use --all" + (f"; the first unsolved is {unsolved[0].id}" if unsolved else "")
     return ""
 
 
@@ -164,7 +170,7 @@ class _Checker:
         if result.panels:
             rows.append(("the check at the notebook's end", "draws the mistake"))
         width = max(len(what) for what, _ in rows)
-        return "\n".join([first, *(f"  {what:<{width}}   {why}" for what, why in rows)])
+        return "\n".join([terminal.wrap(first), *(f"  {what:<{width}}   {why}" for what, why in rows)])
 
 
 def _row(result: Result, path: Path) -> dict:
@@ -180,10 +186,11 @@ def _line(exercise: Exercise, result: Result | None, problem: str) -> str:
     """One line on an exercise, and one on its first mistake."""
     if result is None or result.status == TODO:
         reason = problem or "not started"
-        return f"{terminal.mark(terminal.OPEN)} {exercise.id:<5} 0 of {exercise.points}  {exercise.title}: {reason}"
+        text = f"{terminal.OPEN} {exercise.id:<5} 0 of {exercise.points}  {exercise.title}: {reason}"
+        return terminal.mark(terminal.OPEN) + terminal.fit(text)[1:]
     sign = terminal.verdict(result.status)
     line = f"{sign} {exercise.id:<5}{result.points:>2} of {exercise.points}  {exercise.title}"
     if result.passed:
         return line
     reason = result.message or result.first_failure.message
-    return f"{line}\n        {reason.splitlines()[0]}"
+    return f"{line}\n{terminal.fit(' ' * 8 + reason.splitlines()[0])}"

@@ -20,7 +20,9 @@ def find(name: str) -> tuple[Exercise, ...]:
         return manifest.find(name)
     except ValueError as error:
         path = Path(name)
-        if path.suffix != ".ipynb" or not path.is_file():
+        if path.suffix == ".ipynb" and not path.is_file():
+            raise Stop(USAGE, f"there is no file {name}, and no exercise has a notebook of this name") from None
+        if path.suffix != ".ipynb":
             raise Stop(USAGE, error) from None
     try:
         code = cells.code_cells(path.read_bytes(), path.name)
@@ -53,6 +55,11 @@ def find_one(name: str | None, command: str) -> tuple[Exercise, str]:
         return begun[0], f"{begun[0].name} ({several}; only {begun[0].id} is begun and not passed yet)"
     those = "all are passed" if not unsolved else f"{_and(unsolved)} are not passed yet"
     raise Stop(USAGE, f"{several}, and {those}: name one, as in `course {command} {found[0].id}`\n{_list(found)}")
+
+
+def find_next() -> Exercise | None:
+    """The first exercise that is not solved."""
+    return next(iter(progress.unsolved(manifest.exercises(), progress.load())), None)
 
 
 def _is_begun(exercise: Exercise, kept: dict[str, dict]) -> bool:

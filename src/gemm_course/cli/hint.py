@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
-
 from gemm_course.cli import terminal
-from gemm_course.cli.exercise_argument import find_one
+from gemm_course.cli.exercise_argument import find_next, find_one
 from gemm_course.cli.exit_codes import OK
 from gemm_course.cli.options import ExerciseName
-from gemm_course.exercises import manifest, progress
+from gemm_course.exercises import progress
 
 EXAMPLES = """\
 examples:
@@ -27,15 +25,14 @@ def run(exercise: ExerciseName = None) -> int:
         if why:
             print(why)
     else:
-        unsolved = progress.unsolved(manifest.exercises(), progress.load())
-        if not unsolved:
+        found = find_next()
+        if found is None:
             print("every exercise is solved; `course hint NN` gives the hints of one all the same")
             return OK
-        found = unsolved[0]
     count = len(found.hints)
     number = progress.next_hint(found.id, count)
     print(terminal.paint(f"Exercise {found.id} · {found.title}, hint {number + 1} of {count}:", "bold"))
-    print(textwrap.fill(found.hints[number], 100, break_long_words=False, break_on_hyphens=False))
+    print(terminal.wrap(found.hints[number]))
     if number + 1 == count:
         print(f"\nThat was the last. `course solution {found.id} --give-up` shows the answer.")
     return OK

@@ -55,7 +55,10 @@ def run(
         sign = terminal.mark(terminal.SOLVED if row["passed"] else begun)
         bar = terminal.paint(terminal.bar(row["points"], row["of"], 10), "dim")
         reached = f"{row['points']:>2} of {row['of']:>2}"
-        print(f"{sign} {row['id']:<5}{bar} {reached}  {exercise.title}{_help_taken(row, len(exercise.hints))}")
+        taken = _help_taken(row, len(exercise.hints))
+        gap = " " if 29 + len(exercise.title) + len(taken) <= terminal.width() else "\n" + " " * 28
+        help_taken = gap + terminal.paint(taken, "dim") if taken else ""
+        print(f"{sign} {row['id']:<5}{bar} {reached}  {exercise.title}{help_taken}")
     print(f"\n{what_next(kept)}\n")
     print(where_kept())
     return OK
@@ -73,4 +76,4 @@ def _begin_anew() -> int:
 def _help_taken(row: dict, count: int) -> str:
     taken = [f"{min(row['hints'], count)} of {count} hints used"] if row["hints"] else []
     taken += ["solution shown before a pass"] if row["gave_up"] else []
-    return terminal.paint(f" ({', '.join(taken)})", "dim") if taken else ""
+    return f"({', '.join(taken)})" if taken else ""

@@ -73,13 +73,51 @@ def paint(text: str, style: str, stream: TextIO | None = None) -> str:
 
 
 def wrap(text: str, start: str = "", indent: str = "", taken: int = 0) -> str:
-    """Text in lines as wide as the terminal, at most 100 columns; no word or path is broken.
+    """Text in lines of at most `width()` columns; no word or path is broken.
 
     `start` precedes the first line and `indent` the others; `taken` columns of the first line are used already.
     """
-    width = min(shutil.get_terminal_size().columns, 100)
     options = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": indent}
-    return textwrap.fill(text, width, initial_indent=" " * taken + start, **options)[taken:]
+    return textwrap.fill(text, width(), initial_indent=" " * taken + start, **options)[taken:]
+
+
+def fit(text: str) -> str:
+    """Wrap each line of text at the terminal's width, under its indentation and mark. In a pipe it stays as it is."""
+    if not (is_terminal(sys.stdout) or os.environ.get("COLUMNS")):
+        return text
+    lines = []
+    for line in text.splitlines():
+        start = re.match(rf"\s*(\| |[{''.join(_MARKS)}] )?", line)[0]
+        indent = start if start.endswith("| ") else " " * len(start)
+        lines.append(line if len(line) <= width() else wrap(line[len(start) :], start, indent))
+    return "\n".join(lines)
+
+
+def help_text(text: str) -> str:
+    """A help's examples and paragraphs at the terminal's width. A description is aligned, or below a long command."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        paragraph = bool(lines and lines[-1].strip()) and not lines[-1].startswith(" ") and not lines[-1].endswith(":")
+        if line.strip() and (line.startswith(" " * 8) or (paragraph and not line.startswith(" "))):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+    wrapped = []
+    for line in lines:
+        command = re.match(r"( {2}\S.*?\S {2,})(\S.*)", line)
+        if command and len(command[1]) > width() // 2:
+            wrapped += [command[1].rstrip(), wrap(command[2], " " * 6, " " * 6)]
+        elif command:
+            wrapped.append(wrap(command[2], command[1], " " * len(command[1])))
+        else:
+            indent = " " * (12 if line.startswith("exit codes") else 4 if line.startswith(" ") else 0)
+            wrapped.append(wrap(line, "", indent))
+    return "\n".join(wrapped)
+
+
+def width() -> int:
+    """Columns of the terminal, at most 100; 100 if the output is no terminal's."""
+    return min(shutil.get_terminal_size((100, 24)).columns, 100)
 
 
 def with_style(text: str, style: str) -> str:
@@ -98,7 +136,8 @@ def verdict(status: str) -> str:
 
 
 def result(text: str) -> str:
-    """The text of a check's result, `Result.text()`, in colour where there is any."""
+    """The text of a check's result, `Result.text()`, at the terminal's width and in its colours."""
+    text = fit(text)
     for pattern, style in _RESULT_STYLES.items():
         text = re.sub(pattern, lambda found, style=style: paint(found[0], style), text, flags=re.MULTILINE)
     return text

@@ -79,6 +79,31 @@ def test_the_last_cell_that_defines_the_function_is_checked_as_in_the_notebook(c
     assert "check(" not in names["result"]
 
 
+def test_without_a_name_it_takes_the_first_that_is_not_solved(course, capsys):
+    progress.note_result(FIRST.id, 10, True)
+    assert command.main(["check"]) == 1
+    assert capsys.readouterr().out.startswith(f"Exercise {SECOND.id} · {SECOND.title}")
+    for exercise in manifest.exercises():
+        progress.note_result(exercise.id, exercise.points, True)
+    assert command.main(["check"]) == 0
+    assert capsys.readouterr().out.startswith("every exercise is solved; `course check --all`")
+
+
+def test_the_result_fits_a_terminal_of_80_columns_and_breaks_no_word(course, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    path = course / "exercises" / f"{FIRST.name}.ipynb"
+    text = (ROOT / "solutions" / path.name).read_text(encoding="utf-8")
+    path.write_text(text.replace("right=True", "right=False"), encoding="utf-8")
+    assert command.main(["check", "01"]) == 1
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setattr(terminal, "width", lambda: 1000)
+    seed = printed.split("--seed ")[1].split()[0]
+    assert command.main(["check", "01", "--seed", seed]) == 1
+    assert capsys.readouterr().out.split() == printed.split()
+
+
 def test_json(course, capsys):
     solve(course)
     assert command.main(["check", "01", "--json"]) == 0
@@ -142,7 +167,7 @@ def test_no_exercises_at_all(tmp_path, monkeypatch, capsys):
 
 
 def test_wrong_usage(capsys):
-    for wrong in ([], ["03", "--all"], ["--watch", "--all"], ["03", "--watch", "--json"], ["offset"]):
+    for wrong in (["03", "--all"], ["--watch", "--all"], ["03", "--watch", "--json"], ["offset"]):
         assert command.main(["check", *wrong]) == 2
         printed = capsys.readouterr()
         assert printed.out == ""
@@ -213,7 +238,11 @@ def test_a_notebook_of_any_name_is_found_by_what_it_defines(course, capsys):
     assert [each.id for each in find("my_answer.ipynb")] == ["01"]
     Path("other.ipynb").write_text('{"cells": []}')
     Path("broken.ipynb").write_text("{")
-    for name, says in (("other", "holds no answer"), ("broken", "cannot be read"), ("none", "no exercise")):
+    for name, says in (
+        ("other", "holds no answer"),
+        ("broken", "cannot be read"),
+        ("none", "no file none"),
+    ):
         assert command.main(["check", f"{name}.ipynb"]) == 2
         assert says in capsys.readouterr().err
 
