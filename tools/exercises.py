@@ -1,7 +1,7 @@
 """Solution notebooks and the exercises made of them.
 
     python tools/exercises.py              execute every solution, make and execute every exercise
-    python tools/exercises.py 02 03a       these
+    python tools/exercises.py 03 04a       these
     python tools/exercises.py --adopt draft.py   make a solution of a draft named NN_name.py, then the above
     python tools/exercises.py --check      compare only: are the exercises in step with their solutions?
 

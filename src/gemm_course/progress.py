@@ -1,8 +1,7 @@
 """A learner's points and the hints that were given: one small file in the user's state directory.
 
 A file that cannot be read, or written, is reported and worked around: the course never stops for it. Fields that
-another version of the course keeps in it stay. A file without a version is from before lessons were numbered anew: its
-exercises get today's ids.
+another version of the course keeps in it stay.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from pathlib import Path
 import msgspec
 
 from course_kernels.files import write_atomically
-from gemm_course.exercises.manifest import RENUMBERED
 
 try:
     import fcntl
@@ -108,12 +106,10 @@ def _entry(data: dict) -> dict:
 
 
 def _read(tell: Tell) -> dict:
-    """Everything that the file holds, in today's numbering."""
+    """Everything that the file holds."""
     try:
         data = msgspec.json.decode(path().read_bytes(), type=dict)
         kept = {str(name): _entry(each) for name, each in data["exercises"].items()}
-        if "version" not in data:
-            kept = {RENUMBERED.get(name, name): each for name, each in kept.items()}
         return {"version": VERSION, **data, "exercises": kept}
     except FileNotFoundError:
         pass

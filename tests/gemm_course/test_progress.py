@@ -49,22 +49,6 @@ def test_a_corrupt_file_is_reported_and_replaced(text):
     assert progress.load(told.append)["01"]["points"] == 3
 
 
-def test_a_file_of_the_old_numbers_is_carried_over_once():
-    """Lessons were numbered anew: 02 became 03, and what was 03a before became 04a."""
-    old = {"01": 10, "02": 1, "03a": 2, "03b": 3, "04": 4, "05": 5, "06": 6, "07": 7, "08": 8, "99z": 9}
-    exercises = {name: {"points": points, "passed": points > 5, "hints": points % 4} for name, points in old.items()}
-    exercises["08"]["gave_up"] = True
-    progress.path().parent.mkdir(parents=True)
-    progress.path().write_text(json.dumps({"exercises": exercises}))
-    new = {"01": 10, "03": 1, "04a": 2, "04b": 3, "05": 4, "06": 5, "07": 6, "08": 7, "09": 8, "99z": 9}
-    expected = {name: {"points": points, "passed": points > 5, "hints": points % 4} for name, points in new.items()}
-    expected["09"]["gave_up"] = True
-    assert progress.load() == expected
-    progress.note_result("01", 3, False)  # writes the file
-    assert json.loads(progress.path().read_text()) == {"version": progress.VERSION, "exercises": expected}
-    assert progress.load() == expected
-
-
 def test_a_directory_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))

@@ -9,7 +9,7 @@ folder, outside, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])
 os.environ.update(TRITON_CACHE_DIR=folder, TMPDIR=folder)
 import triton.runtime.build
 import triton.knobs
-from gemm_course.isolation import landlock as sandbox
+from gemm_course.isolation import landlock
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
@@ -47,7 +47,7 @@ for each in (segment, semaphores, messages):
 life, end_of_life = os.pipe()
 neighbour = os.fork()  # with no more rights than this process will have: those of root's would protect it
 if neighbour == 0:
-    sandbox._renounce()
+    landlock._renounce()
     os.close(end_of_life)
     os.read(life, 1)  # until the other end is closed with its process
     for remove, *which in ((libc.shmctl, segment, 0), (libc.semctl, semaphores, 0, 0), (libc.msgctl, messages, 0)):
@@ -56,9 +56,9 @@ if neighbour == 0:
 
 waiting = threading.Event()
 before = threading.Thread(target=waiting.wait, daemon=True)
-sandbox._GPU_DEVICES += ("/dev/random",)  # a device that every machine has
-sandbox.confine([folder], folder, programs=True, gpu=True)
-sandbox.limit(512, 60, file_mb=64)
+landlock._GPU_DEVICES += ("/dev/random",)  # a device that every machine has
+landlock.confine([folder], folder, programs=True, gpu=True)
+landlock.limit(512, 60, file_mb=64)
 before.start()
 
 

@@ -26,7 +26,7 @@ import msgspec
 
 from gemm_course.exercises import manifest
 from gemm_course.exercises.manifest import tomllib
-from gemm_course.notebook_files import cells, stubs
+from gemm_course.notebook import cells, stubs
 from places import MUTANTS, ROOT
 
 

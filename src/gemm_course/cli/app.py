@@ -9,6 +9,7 @@ to `SUBCOMMANDS`.
 from __future__ import annotations
 
 import difflib
+import errno
 import functools
 import importlib
 import os
@@ -20,12 +21,14 @@ from typing import NamedTuple
 import typer
 from typer.core import TyperCommand
 
-from gemm_course.cli import terminal
+from gemm_course.cli import completion, terminal
 from gemm_course.cli.exit_codes import CANNOT, FAILED, INTERRUPTED, OK, USAGE, Stop
+from gemm_course.exercises import manifest
 
 __all__ = ["CANNOT", "FAILED", "INTERRUPTED", "OK", "SUBCOMMANDS", "USAGE", "main"]
 
 LEARN, TEACH, MEASURE = "to learn", "to teach", "to measure"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a write to stdout
 
 
 class Subcommand(NamedTuple):
@@ -37,7 +40,7 @@ class Subcommand(NamedTuple):
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {
-    "doctor": Subcommand("gemm_course.cli.doctor", "what this machine has, and what of the course runs how"),
+    "doctor": Subcommand("gemm_course.cli.doctor", "what works on this machine, and what to do about the rest"),
     "lab": Subcommand("gemm_course.cli.lab", "open your copies of the notebooks in JupyterLab"),
     "list": Subcommand("gemm_course.cli.list_", "the exercises: what each is about, and what comes next"),
     "check": Subcommand("gemm_course.cli.check", "how far an answer is; with --watch, at each save"),
@@ -61,6 +64,9 @@ at an exercise:
   course hint 03           stuck? a nudge, then more
   course check --help      a subcommand's options
 
+shell completion:
+  course --completion bash  prints the script, and how to turn it on; also zsh and fish
+
 exit codes: 0 done; 1 the answer is no (the subcommand's help says what that means); 2 wrong usage;
             3 this machine or installation cannot do it; 130 interrupted
 """
@@ -69,6 +75,9 @@ exit codes: 0 done; 1 the answer is no (the subcommand's help says what that mea
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand of these arguments (default: the process's own). Returns an exit code, see `course --help`."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed: `>&-`
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as we run
     try:
         if callable(signal.getsignal(signal.SIGINT)):  # the handler of the imports, perhaps
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -77,12 +86,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader (head, less) has seen enough
-        # Python flushes once more when it ends, and would complain there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return OK
+    except OSError as error:
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        _drop_output()
+        print(f"course: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return CANNOT
     except KeyboardInterrupt:
         print("\ncourse: interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def _drop_output() -> None:
+    """Keep Python from a complaint: it flushes once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -92,11 +111,22 @@ def _dispatch(argv: list[str]) -> int:
         print(overview())
         return OK
     name, *arguments = argv
-    if name == "--version":
+    if name in ("--version", "-V"):
         import course_kernels
 
         print(f"course {course_kernels.__version__}")
         return OK
+    if name == "--completion":
+        return _print_completion(arguments)
+    if name == "--complete":
+        print("\n".join(completion.candidates(arguments, SUBCOMMANDS, _options)))
+        return OK
+    if name.startswith("-"):
+        advice = "options follow a subcommand, as in `course list --json`"
+        if "completion" in name:
+            advice = "`course --completion bash` prints the script"
+        print(f"course: no option {name}; {advice}\ncourse --help shows the subcommands.", file=sys.stderr)
+        return USAGE
     if name not in SUBCOMMANDS:
         near = difflib.get_close_matches(name, SUBCOMMANDS, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(SUBCOMMANDS)}"
@@ -125,22 +155,37 @@ def overview() -> str:
         rows = {name: each.help for name, each in SUBCOMMANDS.items() if each.purpose == purpose}
         lines += ["", terminal.paint(f"{purpose}:", "bold")]
         lines += [f"  {terminal.paint(f'{name:<{width}}', 'cyan')}{text}" for name, text in rows.items()]
-    return "\n".join([*lines, "", EXAMPLES.rstrip()])
+    return "\n".join([*lines, "", terminal.help_text(EXAMPLES)])
 
 
 class _Command(TyperCommand):
-    """A command whose plain help keeps the lines of its examples as they are written."""
+    """A command whose help ends with its examples, at the terminal's width."""
 
     def format_epilog(self, ctx, formatter) -> None:
         if self.epilog:
-            formatter.write(f"\n{self.epilog}")
+            formatter.write(f"\n{terminal.help_text(self.epilog)}\n")
 
 
-def _parse(name: str, arguments: list[str]) -> Callable[[], int] | int:
-    """The call that a command line means; or an exit code, where Typer has shown the help.
+def _print_completion(shells: list[str]) -> int:
+    if len(shells) != 1 or shells[0] not in completion.SCRIPTS:
+        text = f"--completion wants the name of a shell: {', '.join(completion.SCRIPTS)}"
+        print(f"course: {text}", file=sys.stderr)
+        return USAGE
+    print(completion.SCRIPTS[shells[0]], end="")
+    return OK
 
-    The call is made after Typer has returned: Typer would handle a closed pipe and Ctrl-C in its own way.
-    """
+
+def _options(name: str) -> list[str]:
+    """The options of a subcommand; before them the exercises, if it takes one."""
+    parameters = _command(name).params
+    takes_exercise = any(each.metavar == "NN" and each.param_type_name == "argument" for each in parameters)
+    exercises = manifest.exercises() if takes_exercise else ()
+    options = [option for each in parameters for option in each.opts if option.startswith("--")]
+    return [*(each.id for each in exercises), *options, "--help"]
+
+
+def _command(name: str) -> TyperCommand:
+    """A subcommand as Typer has it. It returns the call that its arguments mean."""
     module = importlib.import_module(SUBCOMMANDS[name].module)
 
     @functools.wraps(module.run)
@@ -150,9 +195,17 @@ def _parse(name: str, arguments: list[str]) -> Callable[[], int] | int:
     app = typer.Typer(add_completion=False, rich_markup_mode="rich" if terminal.has_styles(sys.stdout) else None)
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
     app.command(cls=_Command, epilog=getattr(module, "EXAMPLES", None), context_settings=settings)(bind)
+    return typer.main.get_command(app)
+
+
+def _parse(name: str, arguments: list[str]) -> Callable[[], int] | int:
+    """The call that a command line means; or an exit code, where Typer has shown the help.
+
+    The call is made after Typer has returned: Typer would handle a closed pipe and Ctrl-C in its own way.
+    """
+    command, module = _command(name), importlib.import_module(SUBCOMMANDS[name].module)
+    spread = _spread(arguments, getattr(module, "MANY", ()), getattr(module, "ALONE", {}))
     try:
-        command = typer.main.get_command(app)
-        spread = _spread(arguments, getattr(module, "MANY", ()), getattr(module, "ALONE", {}))
         return command(spread, f"course {name}", standalone_mode=False)
     except SystemExit:  # Typer's answer to a closed pipe
         raise BrokenPipeError from None

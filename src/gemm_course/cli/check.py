@@ -11,8 +11,8 @@ from typer import Argument, Option
 
 from gemm_course import progress
 from gemm_course.cli import terminal
-from gemm_course.cli.exercise_argument import find
-from gemm_course.cli.exit_codes import CANNOT, USAGE, Stop
+from gemm_course.cli.exercise_argument import find, find_next
+from gemm_course.cli.exit_codes import CANNOT, OK, USAGE, Stop
 from gemm_course.cli.options import Json, integer
 from gemm_course.cli.watch import watch as watch_notebooks
 from gemm_course.exercises import manifest
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   course check 03            the answer in my_course/exercises/03_tail_masks.ipynb, as it was last saved
+  course check               the first exercise that is not solved
   course check mine.ipynb    the answers in a notebook of any name
   course check 04            all exercises of lesson 04
   course check 03 --watch    now, and each time the notebook is saved
@@ -50,11 +51,19 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Check the answers in the exercises' notebooks, as they were last saved."""
+    """Check the answers in the exercises' notebooks, as they were last saved (default: the first unsolved)."""
     named = exercise or ""
     if wrong := _misuse(named, every, watch, as_json):
         raise Stop(USAGE, wrong)
-    found = find(named) if named else manifest.exercises()
+    if named:
+        found = find(named)
+    elif every or watch:
+        found = manifest.exercises()
+    elif following := find_next():
+        found = (following,)
+    else:
+        print("every exercise is solved; `course check --all` checks all of them again")
+        return OK
     if locations.folder() is None and not Path(named).is_file():
         raise Stop(CANNOT, locations.missing(found[0]))
     notebooks = [(each, locations.notebook(each, named)) for each in found]
@@ -71,14 +80,11 @@ def run(
 
 
 def _misuse(named: str, every: bool, watch: bool, as_json: bool) -> str:
-    """What is wrong with a combination of options."""
+    """The problem with a combination of options, or ""."""
     if watch and (every or as_json):
         return "--watch takes one exercise or none, and neither --all nor --json"
     if named and every:
         return "name one exercise, or use --all"
-    if not (named or every or watch):
-        left = progress.unsolved(manifest.exercises(), progress.load())
-        return "name an exercise, or use --all" + (f"; the first unsolved is {left[0].id}" if left else "")
     return ""
 
 
@@ -124,7 +130,7 @@ class _Checker:
         return results
 
     def _check(self, exercise: Exercise, path: Path) -> tuple[Result | None, str]:
-        """The result; None where there is no answer to check, and why."""
+        """The result and ""; or None and the reason, if there is no answer to check."""
         try:
             if not path.exists():
                 raise ValueError(locations.missing(exercise))
@@ -143,20 +149,21 @@ class _Checker:
     def _next_step(self, exercise: Exercise, path: Path, result: Result) -> str:
         kept = progress.load()
         if result.passed:
-            left = progress.unsolved(manifest.exercises(), kept)
+            unsolved = progress.unsolved(manifest.exercises(), kept)
             other = f"\n  course solution {exercise.id}   one way to write it, to compare with"
-            if not left:
+            if not unsolved:
                 return f"all exercises are solved{other}"
-            there = locations.notebook(left[0])
-            shown = locations.shown(there) if there.exists() else f"`course reset {left[0].id}` restores its notebook"
-            return f"next: {left[0].id} · {left[0].title}: {shown}{other}"
+            following = unsolved[0]
+            notebook = locations.notebook(following)
+            place = locations.shown(notebook) if notebook.exists() else f"`course reset {following.id}` restores it"
+            return f"next: {following.id} · {following.title}: {place}{other}"
         if result.status == UNCHECKED:
             return f"next: repair this machine, and check again\n  {_DOCTOR}"
         given, count = progress.entry_of(kept, exercise.id)["hints"], len(exercise.hints)
         verb = "write" if result.status == TODO else "repair"
         first = f"next: {verb} {exercise.function} in {locations.shown(path)}, save it (Ctrl-S), and check again"
-        left = f"{count - given} of {count} hints left" if given < count else "the last hint again"
-        rows = [(f"course hint {exercise.id}", left)]
+        remaining = f"{count - given} of {count} hints left" if given < count else "the last hint again"
+        rows = [(f"course hint {exercise.id}", remaining)]
         if not self.watching:
             rows.append((f"course check {exercise.id} --watch", "checks after each save"))
         if result.status != TODO:
@@ -164,11 +171,11 @@ class _Checker:
         if result.panels:
             rows.append(("the check at the notebook's end", "draws the mistake"))
         width = max(len(what) for what, _ in rows)
-        return "\n".join([first, *(f"  {what:<{width}}   {why}" for what, why in rows)])
+        return "\n".join([terminal.wrap(first), *(f"  {what:<{width}}   {why}" for what, why in rows)])
 
 
 def _row(result: Result, path: Path) -> dict:
-    """A result for a script. A property that was not checked says why, as one that does not hold does."""
+    """A result for a script. A property that was not checked has the reason as its message."""
     row = {key: value for key, value in result.as_dict().items() if key != "panels"}
     for each in row["properties"]:
         if each["status"] == "skip" and result.message:
@@ -177,13 +184,14 @@ def _row(result: Result, path: Path) -> dict:
 
 
 def _line(exercise: Exercise, result: Result | None, problem: str) -> str:
-    """One line on an exercise, and one on what is wrong first."""
+    """One line on an exercise, and one on its first mistake."""
     if result is None or result.status == TODO:
         reason = problem or "not started"
-        return f"{terminal.mark(terminal.OPEN)} {exercise.id:<5} 0 of {exercise.points}  {exercise.title}: {reason}"
+        text = f"{terminal.OPEN} {exercise.id:<5} 0 of {exercise.points}  {exercise.title}: {reason}"
+        return terminal.mark(terminal.OPEN) + terminal.fit(text)[1:]
     sign = terminal.verdict(result.status)
     line = f"{sign} {exercise.id:<5}{result.points:>2} of {exercise.points}  {exercise.title}"
     if result.passed:
         return line
     reason = result.message or result.first_failure.message
-    return f"{line}\n        {reason.splitlines()[0]}"
+    return f"{line}\n{terminal.fit(' ' * 8 + reason.splitlines()[0])}"

@@ -1,4 +1,4 @@
-"""Which exercise a name on the command line means, for subcommands that take one: `hint`, `solution`, `reset`."""
+"""Finds the exercise that a name on the command line means."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemm_course.notebook import cells, locations, stubs
 
 
 def find(name: str) -> tuple[Exercise, ...]:
-    """The exercises that a name means, see `manifest.find`; ends the subcommand where there is none.
+    """The exercises that a name means, see `manifest.find`; ends the subcommand if there is none.
 
     The path of a notebook with another name means the exercises whose functions its cells define.
     """
@@ -21,7 +21,9 @@ def find(name: str) -> tuple[Exercise, ...]:
         return manifest.find(name)
     except ValueError as error:
         path = Path(name)
-        if path.suffix != ".ipynb" or not path.is_file():
+        if path.suffix == ".ipynb" and not path.is_file():
+            raise Stop(USAGE, f"there is no file {name}, and no exercise has a notebook of this name") from None
+        if path.suffix != ".ipynb":
             raise Stop(USAGE, error) from None
     try:
         code = cells.code_cells(path.read_bytes(), path.name)
@@ -34,9 +36,10 @@ def find(name: str) -> tuple[Exercise, ...]:
 
 
 def find_one(name: str | None, command: str) -> tuple[Exercise, str]:
-    """The exercise that a name means, and why it is this one, in a line; "" where the name says it.
+    """The exercise that a name means, and the reason in a line; "" if the name is unique.
 
-    Of several, it is the one that is being worked on. Ends the subcommand, with a list, where that is not clear.
+    If the name means several, it is the one that is begun and not passed. If that is not clear, the subcommand ends
+    with a list.
     """
     if not name:
         raise Stop(USAGE, f"name an exercise, as in `course {command} 03`; there are\n{_list(manifest.exercises())}")
@@ -44,19 +47,24 @@ def find_one(name: str | None, command: str) -> tuple[Exercise, str]:
     if len(found) == 1:
         return found[0], ""
     kept = progress.load()
-    left = progress.unsolved(found, kept)
-    begun = [each for each in left if _is_begun(each, kept)]
+    unsolved = progress.unsolved(found, kept)
+    begun = [each for each in unsolved if _is_begun(each, kept)]
     several = f"{found[0].id[:2]} has {_and(found)}"
-    if len(left) == 1:
-        return left[0], f"{left[0].name} ({several}; {left[0].id} is not passed yet)"
+    if len(unsolved) == 1:
+        return unsolved[0], f"{unsolved[0].name} ({several}; {unsolved[0].id} is not passed yet)"
     if len(begun) == 1:
         return begun[0], f"{begun[0].name} ({several}; only {begun[0].id} is begun and not passed yet)"
-    those = "all are passed" if not left else f"{_and(left)} are not passed yet"
+    those = "all are passed" if not unsolved else f"{_and(unsolved)} are not passed yet"
     raise Stop(USAGE, f"{several}, and {those}: name one, as in `course {command} {found[0].id}`\n{_list(found)}")
 
 
+def find_next() -> Exercise | None:
+    """The first exercise that is not solved."""
+    return next(iter(progress.unsolved(manifest.exercises(), progress.load())), None)
+
+
 def _is_begun(exercise: Exercise, kept: dict[str, dict]) -> bool:
-    """Whether a learner has taken a hint, earned points, or written something into the hole."""
+    """Return whether a learner has taken a hint, earned points, or written something into the hole."""
     entry = progress.entry_of(kept, exercise.id)
     if entry["hints"] or entry["points"]:
         return True

@@ -1,4 +1,4 @@
-"""How subcommands end: exit codes that scripts can rely on; each says in its own help what FAILED means for it."""
+"""Exit codes of subcommands, which scripts can rely on. The help of each says what FAILED means for it."""
 
 OK, FAILED, USAGE, CANNOT, INTERRUPTED = 0, 1, 2, 3, 130
 

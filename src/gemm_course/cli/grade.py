@@ -36,11 +36,13 @@ DIR may contain, side by side:
   a folder for each student, with notebooks, an exercises/ folder or the whole repository;
   zip files of such a folder: alice.zip;
   notebooks: alice.ipynb or alice_03_tail_masks.ipynb.
-A folder that seems to hold the work of several people is refused: DIR may be one level too high. Names tell: "ann" and
-"bob", or "17" and "18", are people; "old" and "v2", or "1" and "2", are versions of one student's work. If that is
-wrong, add --one-student, as the message says. If all folders are refused for it, nothing is graded or written.
-Copies such as "03_tail_masks (1).ipynb" are versions. Each version is checked, the best one counts, and the message
-names it. Only the answer's cell runs, in a process of its own. Nothing is unpacked to disk; links are not followed.
+Each of them is one student. Answers to one exercise in folders side by side are several
+hand-ins: such an entry is refused, because DIR may be one level too high. If they are
+versions of one student's, add --one-student, as the message says. If all entries are
+refused for it, nothing is graded or written.
+A second file for an exercise, such as "03_tail_masks (1).ipynb", is a version. Each version
+is checked, the best one counts, and the message names it. Only the answer's cell runs, in
+a process of its own. Nothing is unpacked to disk; links are not followed.
 
 Without --only all exercises count, and an exercise that was not handed in has 0 points. The summary names exercises
 that nobody answered. Use the same --only for all students whose grades you compare.
@@ -70,7 +72,7 @@ def run(
         Option(metavar="N", parser=integer(0, 2**32 - 1), help="seed of the inputs (default: that of the last run)"),
     ] = None,
     one_student: Annotated[
-        Names, Option(metavar="NAME", help="what looks like several people's is this student's; may be repeated")
+        Names, Option(metavar="NAME", help="several hand-ins in this entry are one student's; may be repeated")
     ] = None,
 ) -> int:
     """Grade a folder of submissions: one row for each student and exercise, and a total."""
@@ -85,29 +87,29 @@ def run(
         journal_path = out.with_name(f"{out.name}.journal")
         ours = [path for path in (out, journal_path, gradescope_in) if path is not None]
         earlier = set(map(Path.resolve, gradescope.written_in(folder))).difference(map(Path.resolve, ours))
-        # Of all exercises, whichever are graded: a file's name less its exercise's is the student's.
-        there = submissions.discover(folder, manifest.exercises(), ignore=[*ours, *earlier])
+        # Match against every exercise, not only the graded ones: the rest of the file name is the student.
+        entries = submissions.discover(folder, manifest.exercises(), ignore=[*ours, *earlier])
     except OSError as error:
         raise _stop(USAGE, f"{folder} cannot be read as a folder of submissions: {error.strerror}") from None
     except ValueError as error:
         raise _stop(USAGE, str(error)) from None
-    if there.unrecognized or earlier:  # the output of another run is named, too: it might be a student's after all
-        names = sorted([*there.unrecognized, *(path.name for path in earlier)])
+    if entries.unrecognized or earlier:  # the output of another run is named, too: it might be a student's after all
+        names = sorted([*entries.unrecognized, *(path.name for path in earlier)])
         print(f"course grade: skipped, because they are not submissions: {_few(names)}", file=sys.stderr)
-    if there.alike:
+    if entries.alike:
         text = "folder names that differ only in Unicode composition are taken for one student"
-        print(f"course grade: {text}: {_few(there.alike)}", file=sys.stderr)
-    if not there.students:
+        print(f"course grade: {text}: {_few(entries.alike)}", file=sys.stderr)
+    if not entries.students:
         raise _stop(USAGE, f"{folder} has no submissions: no folder, no notebook, no zip file")
-    if unknown := sorted({*(one_student or ())} - there.students.keys()):
+    if unknown := sorted({*(one_student or ())} - entries.students.keys()):
         raise _stop(USAGE, f"--one-student must name somebody with work in {folder}, got {unknown[0]!r}")
     if out.exists() and not out.is_file():
         raise _stop(CANNOT, f"{out} cannot be written: it exists, and it is not a file")
     target = out
     try:
-        found = reader.read_all(there.students, jobs, one_student or ())
+        found = reader.read_all(entries.students, jobs, one_student or ())
         if all(each.one_level_too_high for each in found):
-            raise Stop(USAGE, _one_level_too_high(folder, found, there.students))
+            raise Stop(USAGE, _one_level_too_high(folder, found, entries.students))
         if gradescope_in is not None:
             gradescope_in.mkdir(parents=True, exist_ok=True)
         with ResultCache(journal_path) as journal:
@@ -137,12 +139,12 @@ def run(
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar, on a terminal; gives the function to call with checks done, of all, and whose was last."""
+    """A bar, on a terminal; yields the function to call with the checks done, all checks, and a student."""
     with terminal.progress("answers checked") as bar:
 
         def tell(done: int, total: int, whose: str) -> None:
             whose = f"({grades.printable(whose)})" if whose else ""
-            if not bar.task_ids:  # an interrupted run goes on: what it had checked says nothing of the speed
+            if not bar.task_ids:  # an interrupted run goes on: its earlier checks say nothing about the speed
                 bar.add_task(whose, total=total, completed=done)
             bar.update(bar.task_ids[0], total=total, completed=done, description=whose)
 
@@ -168,7 +170,7 @@ def _summary(out: Path, graded: list[Grade], missing: str) -> int:
 
 
 def _one_level_too_high(folder: Path, found: Sequence[Submission], paths: Mapping[str, Sequence[Path]]) -> str:
-    """That a folder has no student's work, but folders of several people's, and which of them to grade."""
+    """The message that every entry holds several hand-ins, with the folder to grade instead."""
     lines = [grades.printable(f"{folder} seems to be one level too high: nothing is graded")]
     lines += [grades.printable(f"  {each.student}: {each.notes[0]}") for each in found[:5]]
     lines += [f"  and {len(found) - 5} more"] if len(found) > 5 else []
@@ -178,7 +180,7 @@ def _one_level_too_high(folder: Path, found: Sequence[Submission], paths: Mappin
 
 
 def _checked_again(graded: list[Grade]) -> list[str]:
-    """What this machine kept from being checked, or from running on its GPU, and how to have that done."""
+    """Messages on answers that this machine could not check, or not on its GPU, and the remedy."""
     if not graded:
         return []
     messages = Counter(each.message for each in graded).most_common()
@@ -188,10 +190,10 @@ def _checked_again(graded: list[Grade]) -> list[str]:
 
 
 def _unanswered(is_selection: bool, exercises: list[Exercise], missing: list[Exercise], unread: bool) -> str:
-    """That nobody answered some exercises, what that costs, and what to say where nobody was asked for them.
+    """The message on exercises that nobody answered: their points, and the options that leave them out.
 
-    They are counted: were they not, one late submission would change everybody's total. `unread`: whether files were
-    refused that may hold answers to them.
+    They count: otherwise one late submission would change everybody's total. `unread`: whether files were refused that
+    may hold answers to them.
     """
     if not missing:
         return ""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from gemm_course import progress
 from gemm_course.cli import terminal
-from gemm_course.cli.exercise_argument import find_one
+from gemm_course.cli.exercise_argument import find_next, find_one
 from gemm_course.cli.exit_codes import OK
 from gemm_course.cli.options import ExerciseName
-from gemm_course.exercises import manifest
 from gemm_course.notebook.hint import show_next_hint
 
 EXAMPLES = """\
@@ -27,10 +25,10 @@ def run(exercise: ExerciseName = None) -> int:
         if why:
             print(why)
     else:
-        left = progress.unsolved(manifest.exercises(), progress.load())
-        if not left:
+        found = find_next()
+        if found is None:
             print("every exercise is solved; `course hint NN` gives the hints of one all the same")
             return OK
-        found = left[0]
-    show_next_hint(found, lambda text: terminal.paint(text, "bold"), f"`course solution {found.id} --give-up`")
+    bold = lambda text: terminal.paint(text, "bold")  # noqa: E731
+    show_next_hint(found, bold, terminal.wrap, f"`course solution {found.id} --give-up`")
     return OK

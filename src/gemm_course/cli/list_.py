@@ -32,24 +32,24 @@ def run(as_json: Json = False) -> int:
         entry, notebook = progress.entry_of(kept, each.id), locations.notebook(each)
         rows.append({"id": each.id, "title": each.title, "lesson": each.lesson, "function": each.function,
                      "notebook": locations.shown(notebook), "points": entry["points"], "of": each.points,
-                     "passed": entry["passed"], "there": notebook.exists()})  # fmt: skip
+                     "passed": entry["passed"], "exists": notebook.exists()})  # fmt: skip
     if as_json:
         print(json.dumps(rows, indent=1))
         return OK
     signs = [terminal.mark(terminal.SOLVED if row["passed"] else terminal.OPEN) for row in rows]
-    places = [row["notebook"] if row["there"] else f"missing: course reset {row['id']}" for row in rows]
+    titles = [row["title"] if row["exists"] else f"missing: course reset {row['id']}" for row in rows]
     table = [
-        (f"{sign} {row['id']}", row["title"], terminal.paint(place, "dim"), f"{row['of']:>2} points")
-        for sign, row, place in zip(signs, rows, places)
+        (f"{sign} {Path(row['notebook']).stem}", title, f"{row['of']:>2} points")
+        for sign, row, title in zip(signs, rows, titles)
     ]
     print(f"{terminal.columns(table)}\n\n{what_next(kept)}\n\n{where_kept()}")
     return OK
 
 
 def where_kept() -> str:
-    """The file of the progress, that other clones of the course write to it, too, and how to begin anew."""
+    """Two lines: the file of the progress, which all clones of the course share, and the way to begin anew."""
     place = f"progress is kept in {with_tilde(progress.path())}, for all of this account"
-    return terminal.paint(f"{place}; `course progress --anew` begins anew", "dim")
+    return terminal.paint(f"{terminal.wrap(place)}\n`course progress --anew` begins anew", "dim")
 
 
 def with_tilde(path: Path) -> str:
@@ -61,19 +61,21 @@ def with_tilde(path: Path) -> str:
 
 def what_next(kept: dict[str, dict]) -> str:
     """The first unsolved exercise and the commands that help with it, or that all is solved; `kept` is the progress."""
-    left = progress.unsolved(manifest.exercises(), kept)
-    if not left:
+    unsolved = progress.unsolved(manifest.exercises(), kept)
+    if not unsolved:
         return terminal.paint("all solved", "bold green")
-    exercise = left[0]
+    exercise = unsolved[0]
     notebook = locations.notebook(exercise)
     if not notebook.exists():
         return f"next: {exercise.id} · {exercise.title}\n  course reset {exercise.id}   restores its notebook"
     given, count = progress.entry_of(kept, exercise.id)["hints"], len(exercise.hints)
     hints = f"the next hint; {given} of {count} used" if given else "a first hint"
+    first = (
+        f"open {locations.shown(notebook)} in JupyterLab (`course lab` starts it) and write {exercise.function}, then"
+    )
     return (
         f"next: {terminal.paint(f'{exercise.id} · {exercise.title}', 'bold')}\n"
-        f"  open {locations.shown(notebook)} in JupyterLab (`course lab` starts it) and write "
-        f"{exercise.function}, then\n"
+        f"{terminal.wrap(first, '  ', '  ')}\n"
         f"  course check {exercise.id}   checks your answer\n"
         f"  course hint {exercise.id}    {hints}"
     )

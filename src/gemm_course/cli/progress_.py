@@ -1,4 +1,4 @@
-"""`course progress`: what has been reached. What there is to reach is `course list`."""
+"""`course progress`: points and hints so far. `course list` shows the exercises."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def run(
     as_json: Json = False,
     anew: Annotated[bool, Option("--anew", help="begin anew, and keep the old progress in a file beside")] = False,
 ) -> int:
-    """What has been reached: the best points of each exercise, hints used, what comes next."""
+    """Show the best points of each exercise, the hints used, and the next exercise."""
     if anew:
         return _begin_anew()
     kept, exercises = progress.load(), manifest.exercises()
-    left = progress.unsolved(exercises, kept)
+    unsolved = progress.unsolved(exercises, kept)
     rows = []
     for each in exercises:
         entry = progress.entry_of(kept, each.id)
@@ -45,10 +45,10 @@ def run(
         rows.append({"id": each.id, "points": points, "of": each.points, "passed": entry["passed"],
                      "hints": entry["hints"], "gave_up": bool(entry.get("gave_up", False))})  # fmt: skip
     points, total = sum(row["points"] for row in rows), sum(row["of"] for row in rows)
-    solved = len(exercises) - len(left)
+    solved = len(exercises) - len(unsolved)
     if as_json:
         data = {"points": points, "of": total, "solved": solved, "exercises": rows, "kept_in": str(progress.path())}
-        print(json.dumps({**data, "next": left[0].id if left else None}, indent=1))
+        print(json.dumps({**data, "next": unsolved[0].id if unsolved else None}, indent=1))
         return OK
     print(f"{terminal.bar(points, total, 40)}  {points} of {total} points, {solved} of {len(exercises)} solved\n")
     for exercise, row in zip(exercises, rows):
@@ -56,7 +56,10 @@ def run(
         sign = terminal.mark(terminal.SOLVED if row["passed"] else begun)
         bar = terminal.paint(terminal.bar(row["points"], row["of"], 10), "dim")
         reached = f"{row['points']:>2} of {row['of']:>2}"
-        print(f"{sign} {row['id']:<5}{bar} {reached}  {exercise.title}{_help_taken(row, len(exercise.hints))}")
+        taken = _help_taken(row, len(exercise.hints))
+        gap = " " if 29 + len(exercise.title) + len(taken) <= terminal.width() else "\n" + " " * 28
+        help_taken = gap + terminal.paint(taken, "dim") if taken else ""
+        print(f"{sign} {row['id']:<5}{bar} {reached}  {exercise.title}{help_taken}")
     print(f"\n{what_next(kept)}\n")
     print(where_kept())
     return OK
@@ -74,4 +77,4 @@ def _begin_anew() -> int:
 def _help_taken(row: dict, count: int) -> str:
     taken = [f"{min(row['hints'], count)} of {count} hints used"] if row["hints"] else []
     taken += ["solution shown before a pass"] if row["gave_up"] else []
-    return terminal.paint(f" ({', '.join(taken)})", "dim") if taken else ""
+    return f"({', '.join(taken)})" if taken else ""

@@ -1,4 +1,4 @@
-"""`course reset NN`: an exercise's notebook as it was handed out; what was in it is kept beside it."""
+"""`course reset NN`: an exercise's notebook as it was handed out; the old one is kept beside it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _agreed() -> bool:
 
 
 def _sources(path: Path) -> list[tuple[str, str]] | None:
-    """Type and source of every cell; None where it is no notebook any more."""
+    """Type and source of every cell, or None if the file is no notebook any more."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         return [(cell["cell_type"], "".join(cell["source"])) for cell in cells]

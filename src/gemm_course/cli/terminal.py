@@ -1,7 +1,7 @@
-"""What the command's output looks like: styles and a line of progress on a terminal, plain text anywhere else.
+"""The look of the command's output: styles and a line of progress on a terminal, plain text anywhere else.
 
-Rich renders. By hand is what Rich does not do: characters that an encoding lacks are spelled in ASCII, a NO_COLOR that
-is set takes bold away, too.
+Rich renders. This module adds two things: characters that an encoding lacks are spelled in ASCII, and NO_COLOR takes
+bold away, too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import codecs
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
@@ -48,12 +50,12 @@ def prepare() -> None:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a stream is a terminal whose cursor can be moved."""
+    """Return whether a stream is a terminal whose cursor can be moved."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def has_styles(stream: TextIO) -> bool:
-    """Whether a stream shows colours and bold, and its user wants them."""
+    """Return whether a stream shows colours and bold, and its user wants them."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
@@ -70,8 +72,56 @@ def paint(text: str, style: str, stream: TextIO | None = None) -> str:
     return with_style(text, style) if has_styles(stream or sys.stdout) else text
 
 
+def wrap(text: str, start: str = "", indent: str = "", taken: int = 0) -> str:
+    """Text in lines of at most `width()` columns; no word or path is broken.
+
+    `start` precedes the first line and `indent` the others; `taken` columns of the first line are used already.
+    """
+    options = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": indent}
+    return textwrap.fill(text, width(), initial_indent=" " * taken + start, **options)[taken:]
+
+
+def fit(text: str) -> str:
+    """Wrap each line of text at the terminal's width, under its indentation and mark. In a pipe it stays as it is."""
+    if not (is_terminal(sys.stdout) or os.environ.get("COLUMNS")):
+        return text
+    lines = []
+    for line in text.splitlines():
+        start = re.match(rf"\s*(\| |[{''.join(_MARKS)}] )?", line)[0]
+        indent = start if start.endswith("| ") else " " * len(start)
+        lines.append(line if len(line) <= width() else wrap(line[len(start) :], start, indent))
+    return "\n".join(lines)
+
+
+def help_text(text: str) -> str:
+    """A help's examples and paragraphs at the terminal's width. A description is aligned, or below a long command."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        paragraph = bool(lines and lines[-1].strip()) and not lines[-1].startswith(" ") and not lines[-1].endswith(":")
+        if line.strip() and (line.startswith(" " * 8) or (paragraph and not line.startswith(" "))):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+    wrapped = []
+    for line in lines:
+        command = re.match(r"( {2}\S.*?\S {2,})(\S.*)", line)
+        if command and len(command[1]) > width() // 2:
+            wrapped += [command[1].rstrip(), wrap(command[2], " " * 6, " " * 6)]
+        elif command:
+            wrapped.append(wrap(command[2], command[1], " " * len(command[1])))
+        else:
+            indent = " " * (12 if line.startswith("exit codes") else 4 if line.startswith(" ") else 0)
+            wrapped.append(wrap(line, "", indent))
+    return "\n".join(wrapped)
+
+
+def width() -> int:
+    """Columns of the terminal, at most 100; 100 if the output is no terminal's."""
+    return min(shutil.get_terminal_size((100, 24)).columns, 100)
+
+
 def with_style(text: str, style: str) -> str:
-    """Text in a style of Rich's, whatever it is printed to."""
+    """Text in a style of Rich's, for any stream."""
     return Style.parse(style).render(text)
 
 
@@ -86,14 +136,15 @@ def verdict(status: str) -> str:
 
 
 def result(text: str) -> str:
-    """The text of a check's result, `Result.text()`, in colour where there is any."""
+    """The text of a check's result, `Result.text()`, at the terminal's width and in its colours."""
+    text = fit(text)
     for pattern, style in _RESULT_STYLES.items():
         text = re.sub(pattern, lambda found, style=style: paint(found[0], style), text, flags=re.MULTILINE)
     return text
 
 
 def bar(done: int, total: int, width: int = 24) -> str:
-    """A bar of progress: so many of `total`, in so many characters."""
+    """A bar of progress: `done` of `total`, in `width` characters."""
     filled = width * min(max(done, 0), total) // total if total else 0
     return "█" * filled + "░" * (width - filled)
 
@@ -121,7 +172,7 @@ def _on_stderr(*columns: ProgressColumn) -> Progress:
 
 
 class Status:
-    """A line on stderr that says what is being waited for."""
+    """A line on stderr about the work in progress."""
 
     def __init__(self):
         self._line: Progress | None = None

@@ -22,15 +22,15 @@ def watch(
 ) -> int:
     """Check notebooks as they are saved, until Ctrl-C; then print a summary. Returns the exit code of the last checks.
 
-    `check` prints what it finds, and returns None where there is no answer. `now`: check all of them at once, too.
+    `check` prints its findings, and returns None if there is no answer. `now`: check all of them at once, too.
     """
-    seen = {path: _stamp(path) for _, path in targets}
+    stamps = {path: _stamp(path) for _, path in targets}
     results: dict[str, list[Result]] = {}
     names = locations.shown(targets[0][1]) if len(targets) == 1 else "the notebooks"
     try:
         if not now:
             print(f"waiting for one of {len(targets)} notebooks to be saved; Ctrl-C ends", flush=True)
-        changed = list(targets) if now else _wait(targets, seen, pause)
+        changed = list(targets) if now else _wait(targets, stamps, pause)
         while True:
             if terminal.is_terminal(sys.stdout):
                 terminal.console(sys.stdout).clear()
@@ -40,26 +40,26 @@ def watch(
             at = time.strftime("%H:%M:%S")
             footer = f"checked at {at}; watching {names}: save to check again, Ctrl-C ends"
             print(f"\n{terminal.paint(footer, 'dim')}", flush=True)
-            changed = _wait(targets, seen, pause)
+            changed = _wait(targets, stamps, pause)
     except KeyboardInterrupt:
         return _summary(results)
 
 
-def _wait(targets, seen: dict[Path, tuple | None], pause) -> list[tuple[Exercise, Path]]:
-    """Wait until notebooks are there that differ from what was seen, and have stopped changing."""
+def _wait(targets, stamps: dict[Path, tuple | None], pause) -> list[tuple[Exercise, Path]]:
+    """Wait until notebooks differ from their stamps, and have stopped changing."""
     while True:
         pause(POLL_S)
-        changed = [(e, path) for e, path in targets if (stamp := _stamp(path)) and stamp != seen[path]]
+        changed = [(e, path) for e, path in targets if (stamp := _stamp(path)) and stamp != stamps[path]]
         if changed:
-            now = {path: _stamp(path) for _, path in changed}
+            latest = {path: _stamp(path) for _, path in changed}
             pause(POLL_S)
-            if all(now[path] == _stamp(path) for path in now):
-                seen.update(now)
+            if all(stamp == _stamp(path) for path, stamp in latest.items()):
+                stamps.update(latest)
                 return changed
 
 
 def _stamp(path: Path) -> tuple | None:
-    """What changes when a file is saved; None while there is none, as between two steps of saving."""
+    """A value that changes when a file is saved; None while it does not exist, as between two steps of saving."""
     try:
         found = path.stat()
     except OSError:

@@ -28,10 +28,6 @@ else:
     import tomli as tomllib
 
 FOLDER = Path(__file__).parent
-# Lessons were numbered anew once: former ids, and what they became. 01 stayed.
-RENUMBERED = {
-    "02": "03", "03a": "04a", "03b": "04b", "04": "05", "05": "06", "06": "07", "07": "08", "08": "09",
-}  # fmt: skip
 
 
 def read(path: Path) -> Exercise:
@@ -73,25 +69,14 @@ def find(name: str) -> tuple[Exercise, ...]:
     """The exercises that a name means, at least one, in order. Raises ValueError for none, naming the nearest or all.
 
     A name is an id ("04a"), a lesson's number ("04" or "4": all of its exercises), a notebook's name or its path, or
-    the function to write. The name that a notebook had before lessons were numbered anew is as good.
+    the function to write.
     """
     stem = Path(name).name.removesuffix(".ipynb")
     number = stem.zfill(2) if stem.isdigit() else stem
-    found = tuple(
-        e for e in exercises() if stem in (e.name, former_name(e), e.function, e.id) or number in (e.id, e.id[:2])
-    )
-    if found:
+    if found := tuple(e for e in exercises() if stem in (e.name, e.function, e.id) or number in (e.id, e.id[:2])):
         return found
-    if number in RENUMBERED:  # 03a and 03b; the other former ids belong to other exercises now
-        raise ValueError(f"no exercise {name!r}: lessons were numbered anew, and it is {RENUMBERED[number]} now")
     known = {known: e.name for e in exercises() for known in (e.id, e.name, e.function, e.name.partition("_")[2])}
     near = dict.fromkeys(known[each] for each in difflib.get_close_matches(stem, known, n=3, cutoff=0.5))
     if near and not re.fullmatch(r"\d+[a-z]?", stem):
         raise ValueError(f"no exercise {name!r}; did you mean {' or '.join(near)}?")
     raise ValueError(f"no exercise {name!r}; there are {', '.join(e.name for e in exercises())}")
-
-
-def former_name(exercise: Exercise) -> str | None:
-    """The name that an exercise's notebook had before lessons were numbered anew; None if it is the same."""
-    former = next((old for old, new in RENUMBERED.items() if new == exercise.id), None)
-    return former and f"{former}_{exercise.name.partition('_')[2]}"

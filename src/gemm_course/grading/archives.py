@@ -1,7 +1,7 @@
 """The notebooks in what somebody hands in, a folder or a zip file: read, never unpacked onto the disk, never run.
 
-Anyone can hand in anything. A file that is dangerous or costly to read is refused with a reason, and costs nobody
-else anything.
+A stranger may hand in any file. A file that is dangerous or costly to read is refused with a reason, and other students
+are not affected.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class File(NamedTuple):
     """A file that was handed in, or the reason why it was not read."""
 
     where: str  # path in what was handed in
-    data: bytes = b""  # empty where it was refused
-    refused: str = ""  # why; empty otherwise
-    modified: float = 0.0  # in seconds since 1970; 0 where that is not known
+    data: bytes = b""  # empty if it was refused
+    refused: str = ""  # the reason; empty otherwise
+    modified: float = 0.0  # in seconds since 1970; 0 if that is not known
     name_only: bool = False  # neither a notebook nor an archive: only its name is looked at
 
 
@@ -50,7 +50,7 @@ class Refused(Exception):
 
 
 def is_ignored(name: str) -> bool:
-    """Whether a file or folder does not count: hidden, or left there by an operating system or a tool."""
+    """Return whether a file or folder does not count: hidden, or made by an operating system or a tool."""
     return name.startswith(".") or name in ("__MACOSX", "node_modules", "__pycache__")
 
 
@@ -105,7 +105,7 @@ def _describe(error: Exception) -> str:
 
 
 def _walk(root: Path) -> Iterator[File]:
-    stack, seen, left = [(root, "", 0)], 0, MAX_TOTAL_MB * _MB
+    stack, count, remaining = [(root, "", 0)], 0, MAX_TOTAL_MB * _MB
     while stack:
         folder, prefix, depth = stack.pop()
         try:
@@ -114,8 +114,8 @@ def _walk(root: Path) -> Iterator[File]:
             yield File(prefix.rstrip("/") or folder.name, refused=_describe(error))
             continue
         for entry in entries:
-            seen += 1
-            if seen > MAX_FILES:
+            count += 1
+            if count > MAX_FILES:
                 yield File(prefix or folder.name, refused=f"more than {MAX_FILES:,} files: the others were not read")
                 return
             where = prefix + entry.name
@@ -132,8 +132,8 @@ def _walk(root: Path) -> Iterator[File]:
             else:
                 files = read_file(Path(entry.path), where)
                 yield from files
-                left -= sum(len(file.data) for file in files)
-                if left < 0:
+                remaining -= sum(len(file.data) for file in files)
+                if remaining < 0:
                     reason = f"more than {MAX_TOTAL_MB} MB of notebooks: the others were not read"
                     yield File(prefix or folder.name, refused=reason)
                     return
@@ -149,7 +149,7 @@ def _members(archive: zipfile.ZipFile, where: str) -> Iterator[File]:
             raise Refused(f"a file in it has a name of {len(name):,} characters: {name[:80]}…")
         if _OUTSIDE.match(name) or ".." in PurePosixPath(name).parts:
             raise Refused(f"a file in it would be written outside its folder: {name[:80]}")
-    left = MAX_UNPACKED_MB * _MB
+    remaining = MAX_UNPACKED_MB * _MB
     for info, name in zip(infos, names):
         if any(map(is_ignored, PurePosixPath(name).parts)) or name.endswith("/"):
             continue
@@ -160,9 +160,9 @@ def _members(archive: zipfile.ZipFile, where: str) -> Iterator[File]:
         if reason := _rejection_reason(info):
             yield File(inside, refused=reason)
             continue
-        if info.file_size > left:
+        if info.file_size > remaining:
             raise Refused(f"its notebooks unpack to more than {MAX_UNPACKED_MB} MB")
-        left -= info.file_size
+        remaining -= info.file_size
         try:
             with archive.open(info) as member:
                 yield File(inside, member.read(info.file_size), modified=_modified(info))
@@ -177,7 +177,7 @@ def _modified(info: zipfile.ZipInfo) -> float:
 
 
 def _rejection_reason(info: zipfile.ZipInfo) -> str:
-    """Why a member is not read; empty where it is."""
+    """The reason not to read a member; empty if it is read."""
     if stat.S_ISLNK(info.external_attr >> 16):
         return LINK
     kind = file_kind(info.filename)

@@ -1,4 +1,4 @@
-"""From submissions to grades: the answers to check, what each student earns with them, and the table of grades."""
+"""From submissions to grades: the answers to check, the points of each student, and the table of grades."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")
 
 @dataclass(frozen=True)
 class Grade:
-    """What one student gets for one exercise."""
+    """The grade of one student for one exercise."""
 
     student: str
     exercise: Exercise
@@ -37,11 +37,11 @@ class Grade:
     # `REFUSED`: something was handed in that cannot be graded. `UNCHECKED`: it may earn more on another machine.
     status: str
     message: str = ""  # one line: what is wrong, and which of several versions counts
-    result: Result | None = None  # of the version that counts; None where nothing was checked
+    result: Result | None = None  # of the version that counts; None if no version was checked
 
     @property
     def off_gpu(self) -> bool:
-        """Whether it passed in the interpreter alone, on a machine with a GPU."""
+        """Return whether it was checked in the interpreter alone, on a machine with a GPU."""
         return self.result is not None and _off_gpu(self.result)
 
 
@@ -111,7 +111,7 @@ def _best_grade(submission: Submission, exercise: Exercise, seed: int, results: 
 
 
 def _note(submission: Submission, exercise: Exercise, grades: list[Grade], best: int) -> str:
-    """Which of several versions counts; and what could not be graded, where it might have earned more."""
+    """A note on the version that counts, and on files that could not be graded and might have earned more."""
     notes, versions = [], submission.answers[exercise.name]
     if len(versions) > 1 and grades[best].status != REFUSED:  # the message of that names it
         notes.append(f"the best of {len(versions)} versions: {printable(versions[best].where, _MAX_PLACE)}")
@@ -152,8 +152,8 @@ def _on_one_line(text: str) -> str:
 def unanswered(submissions: Sequence[Submission], grades: Iterable[Grade]) -> list[Exercise]:
     """The exercises to which nobody handed in an answer, as far as files tell: nothing, or the hole as handed out.
 
-    A submission's `notes` are on refused files. They may hold answers to any of these exercises. If everybody's files
-    were refused, nothing is known of an exercise.
+    A submission's `notes` are on refused files. They may hold answers to any of these exercises. If all
+    files were refused, no exercise is in the list.
     """
     answers = {each.student: each.answers for each in submissions}
     answered: dict[Exercise, set[bool]] = {}
@@ -167,7 +167,7 @@ def unanswered(submissions: Sequence[Submission], grades: Iterable[Grade]) -> li
 
 
 def printable(text: str, limit: int = MAX_MESSAGE) -> str:
-    """Anyone's text on one line, without control characters. A long one is cut, between two words if possible."""
+    """A stranger's text on one line, without control characters. Long text is cut, between two words if possible."""
     text = "".join(letter if letter.isprintable() else " " for letter in text)
     if len(text) <= limit:
         return text

@@ -1,7 +1,7 @@
-"""What one student handed in: files, notebooks and cells, sorted by exercise. Nothing is executed.
+"""The work of one student: files, notebooks and cells, sorted by exercise. No cell is executed.
 
-All of it was written by somebody else, and every parser has been made to take for ever or all memory by somebody. So
-this runs in a process of its own, see `reader`, and what is long is refused before it is parsed.
+Strangers wrote it, and for every parser there is an input that takes for ever or all memory. So this runs in a process
+of its own, see `reader`, and long text is refused before it is parsed.
 """
 
 from __future__ import annotations
@@ -15,40 +15,57 @@ from typing import NamedTuple
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.grading import archives
 from gemm_course.grading.archives import File
-from gemm_course.grading.people import people_in
 from gemm_course.grading.submissions import CANVAS, MOODLE, Answer, Submission, match_name, platform_student
 from gemm_course.notebook import cells
 
 MAX_VERSIONS = 4
 MAX_ANSWER_KB = cells.MAX_PARSED >> 10
 NO_NOTEBOOK = "is not a notebook: hand in the .ipynb file"
+_LAYOUT = ("my_course", "exercises")  # folders of the course, which say nothing about the student
+
+_Ranked = list[tuple[tuple, Answer]]  # answers, each with its sort key
 
 
 class _Notebook(NamedTuple):
-    """A file that was handed in, its cells if it can be read, and the exercises that it answers."""
+    """A file that was handed in, and its answers."""
 
     file: File
-    code: list[cells.Cell]
     refused: str
     named: Exercise | None  # by its name
-    defines: list[Exercise]  # by its cells, if its name says nothing
+    answers: dict[str, _Ranked]  # by exercise name
 
 
 def read(student: str, paths: Sequence[Path], exercises: Sequence[Exercise], one_student: bool = False) -> Submission:
-    """Sort the files in somebody's entries of the folder of submissions by exercise.
+    """Sort the files in a student's entries of the folder of submissions by exercise.
 
-    What looks like several people's work, see `people`, is refused unless the grader says that it is `one_student`'s.
+    A folder or archive that holds several hand-ins side by side (see `_hand_ins`) is refused, unless the grader says
+    that it is `one_student`'s. Versions are ranked in each entry: files beside a folder never displace the folder's.
     """
-    found, classes = [], 0
+    submission, refused = Submission(student), 0
+    answers: dict[str, _Ranked] = {}
     for path in paths:
-        there = [_open(file, exercises) for file in _files(path)]
-        people = [] if one_student else _people(student, there, path, exercises)
-        if people:
-            classes += 1
-            there = [_open(File(path.name, refused=_several(people, student, path)), ())]
-        found += there
-    submission = _sorted(student, found, exercises)
-    submission.one_level_too_high = classes == len(paths)
+        notebooks = [_open(file, exercises) for file in _files(path)]
+        if not one_student and (names := _hand_ins(notebooks, path, exercises)):
+            refused += 1
+            notebooks = [_open(File(path.name, refused=_several(names, student, path)), ())]
+        loose = not path.is_dir()
+        for name, ranked in _by_exercise(notebooks).items():
+            answers.setdefault(name, []).extend(((*key[:2], loose, *key[2:]), answer) for key, answer in ranked)
+        unknown = [each for each in notebooks if each.refused and not each.named and not each.file.name_only]
+        where = [(each.file.where, each.refused) for each in unknown]
+        submission.notes += [reason if place == student else f"{place}: {reason}" for place, reason in where]
+        if notebooks and not (answers or submission.notes):
+            names = ", ".join(each.file.where for each in notebooks[:5]) + (", …" if len(notebooks) > 5 else "")
+            count = f"{len(notebooks)} files" if len(notebooks) > 1 else "1 file"
+            submission.notes.append(f"no notebook of an exercise among {count}: {names}")
+    for name, ranked in answers.items():
+        texts: dict[str, Answer] = {}
+        for _, answer in sorted(ranked, key=lambda pair: pair[0]):
+            texts.setdefault(answer.source or f"refused: {answer.where}", answer)
+        submission.answers[name] = list(texts.values())[:MAX_VERSIONS]
+        if len(texts) > MAX_VERSIONS:
+            submission.skipped[name] = len(texts) - MAX_VERSIONS
+    submission.one_level_too_high = refused == len(paths)
     return submission
 
 
@@ -61,70 +78,74 @@ def _files(path: Path) -> list[File]:
 def _open(file: File, exercises: Sequence[Exercise]) -> _Notebook:
     named, _ = match_name(PurePosixPath(file.where).stem, exercises)
     code, refused = [], file.refused
-    if not (refused or file.name_only):
+    if file.name_only:
+        refused = NO_NOTEBOOK
+    elif not refused:
         try:
             code = cells.code_cells(file.data, "it")
         except ValueError as error:
             refused = str(error)
-    defines = [] if named else [e for e in exercises if any(cells.defines(cell.source, e.function) for cell in code)]
-    return _Notebook(file._replace(data=b""), code if named or defines else [], refused, named, defines)
+    file = file._replace(data=b"")
+    if named and refused:
+        return _Notebook(
+            file, refused, named, {named.name: _ranked(file, [Answer(file.where, refused=refused)], named)}
+        )
+    found = [e for e in exercises if any(cells.defines(cell.source, e.function) for cell in code)]
+    answered = [named] if named else found
+    return _Notebook(file, refused, named, {e.name: _ranked(file, _answers(file.where, code, e), e) for e in answered})
 
 
-def _people(student: str, found: Sequence[_Notebook], path: Path, exercises: Sequence[Exercise]) -> list[str]:
-    """The people whose work seems to be in an entry; none if it is one student's."""
-    places: dict[str, list[str]] = {}
+def _by_exercise(notebooks: Sequence[_Notebook]) -> dict[str, _Ranked]:
+    """The answers in an entry: of notebooks with an exercise's name, else of cells that define its function.
+
+    A file of another kind with an exercise's name counts if there is neither.
+    """
+    kinds: list[dict[str, _Ranked]] = [{}, {}, {}]
+    for each in notebooks:
+        kind = kinds[0 if each.file.name_only else 2 if each.named else 1]
+        for name, ranked in each.answers.items():
+            kind.setdefault(name, []).extend(ranked)
+    other_kind, defined, named = kinds
+    return {name: ranked[-1:] for name, ranked in other_kind.items()} | defined | named
+
+
+def _hand_ins(notebooks: Sequence[_Notebook], path: Path, exercises: Sequence[Exercise]) -> list[str]:
+    """The names of several hand-ins in one entry, as in a folder a level too high; none if it is one student's.
+
+    Answers to one exercise in folders or archives side by side are several hand-ins. Files side by side and folders
+    inside each other hold versions. Two students that a learning platform names are always several.
+    """
+    layout = {*_LAYOUT, *(each.name for each in exercises)}
+    places: dict[str, set[tuple[str, ...]]] = {}
     platforms = set()
-    for each in found:
-        if each.file.name_only:
-            continue
-        for exercise in [each.named] if each.named else each.defines:
-            places.setdefault(exercise.name, []).append(each.file.where)
+    for each in notebooks:
         # An archive's own name says nothing about its contents.
         parts = PurePosixPath(each.file.where).parts[0 if path.is_dir() else 1 :]
-        platforms.update(filter(None, (platform_student(part, CANVAS, MOODLE) for part in parts)))
-    return sorted(platforms) if len(platforms) > 1 else people_in(places, student, exercises)
+        folder = tuple(part for part in parts[:-1] if part not in layout)
+        if not each.file.name_only:
+            platforms.update(filter(None, (platform_student(part, CANVAS, MOODLE) for part in parts)))
+            for name, ranked in each.answers.items():
+                if any(not (answer.hole or answer.refused) for _, answer in ranked):
+                    places.setdefault(name, set()).add(folder)
+    if len(platforms) > 1:
+        return sorted(platforms)
+    names: set[str] = set()
+    for folders in places.values():
+        deepest = max(folders, key=len)
+        if beside := [folder for folder in folders if folder != deepest[: len(folder)]]:
+            steps = zip(deepest, *beside)  # from the top; the first that differs tells them apart
+            names.update(next(step for step in map(set, steps) if len(step) > 1))
+    return sorted(names)
 
 
-def _several(people: list[str], student: str, path: Path) -> str:
-    names = ", ".join(name[:40] for name in people[:3]) + (", …" if len(people) > 3 else "")
+def _several(names: list[str], student: str, path: Path) -> str:
+    shown = ", ".join(name[:40] for name in names[:3]) + (", …" if len(names) > 3 else "")
     advice = "grade that folder by itself" if path.is_dir() else "unpack it"
-    overrule = f"if it is one student's, add --one-student {shlex.quote(student)}"
-    return f"has the work of several people ({names}): {advice}; {overrule}"
+    overrule = f"if they are versions of one student's, add --one-student {shlex.quote(student)}"
+    return f"holds several hand-ins ({shown}): {advice}; {overrule}"
 
 
-def _sorted(student: str, found: Sequence[_Notebook], exercises: Sequence[Exercise]) -> Submission:
-    submission = Submission(student)
-    named: dict[str, list[tuple[tuple, Answer]]] = {}
-    defined: dict[str, list[tuple[tuple, Answer]]] = {}
-    other_kind: dict[str, list[tuple[tuple, Answer]]] = {}
-    for file, code, refused, exercise, defines in found:
-        if file.name_only:
-            if exercise is not None:
-                other_kind.setdefault(exercise.name, [((), Answer(file.where, refused=NO_NOTEBOOK))])
-            continue
-        if exercise is not None:
-            answers = [Answer(file.where, refused=refused)] if refused else _answers(file.where, code, exercise)
-            named.setdefault(exercise.name, []).extend(_ranked(file, answers, exercise))
-            continue
-        if refused:
-            submission.notes.append(refused if file.where == student else f"{file.where}: {refused}")
-        for each in defines:
-            defined.setdefault(each.name, []).extend(_ranked(file, _answers(file.where, code, each), each))
-    for name, versions in (other_kind | defined | named).items():
-        texts: dict[str, Answer] = {}
-        for _, answer in sorted(versions, key=lambda pair: pair[0]):
-            texts.setdefault(answer.source or f"refused: {answer.where}", answer)
-        submission.answers[name] = list(texts.values())[:MAX_VERSIONS]
-        if len(texts) > MAX_VERSIONS:
-            submission.skipped[name] = len(texts) - MAX_VERSIONS
-    if found and not (submission.answers or submission.notes):
-        names = ", ".join(each.file.where for each in found[:5]) + (", …" if len(found) > 5 else "")
-        count = f"{len(found)} files" if len(found) > 1 else "1 file"
-        submission.notes.append(f"no notebook of an exercise among {count}: {names}")
-    return submission
-
-
-def _ranked(file: File, answers: list[Answer], exercise: Exercise) -> list[tuple[tuple, Answer]]:
+def _ranked(file: File, answers: list[Answer], exercise: Exercise) -> _Ranked:
     """A notebook's answers, each with its sort key.
 
     Readable answers come first, those with holes last. The last cell of each notebook comes before its other cells.

@@ -1,4 +1,4 @@
-"""Reads what each student handed in, in a process for each that can do little else.
+"""Reads the files of each student, in a process for each that can do little else.
 
 All parsers of student files run there: of zip files, of JSON, of Python. If one takes too long, needs too much memory
 or ends the process, that student gets a message, and the others' files are read as usual.
@@ -32,7 +32,7 @@ def read_all(
 ) -> list[Submission]:
     """Everybody's submission, in order. A student whose files cannot be read has a note on why, and no answers.
 
-    Of those in `one_student`, what looks like several people's work is that student's all the same.
+    Several hand-ins in the entry of a student in `one_student` are that student's versions.
     """
     threads = concurrent.futures.ThreadPoolExecutor(jobs)
     try:

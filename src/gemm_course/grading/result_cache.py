@@ -1,6 +1,6 @@
 """The results of checks so far, kept beside the grades, so that an interrupted run goes on where it stopped.
 
-That place may be among the hand-ins. So every line carries a code made with a key of the grader's own.
+The file may lie among the hand-ins. So every line carries a code made with a key of the grader's own.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ResultCache(contextlib.AbstractContextManager):
 
     def _read(self) -> None:
         text = b"\n"
-        while more := self._file.readline(_MAX_LINE):  # in parts: what is not ours may be of any length
+        while more := self._file.readline(_MAX_LINE):  # in parts: lines that are not ours may be of any length
             text = more
             code, _, payload = text.rstrip(b"\n").partition(b" ")
             if len(code) == 64 and hmac.compare_digest(code, self._code(payload)):
@@ -138,13 +138,13 @@ class ResultCache(contextlib.AbstractContextManager):
 
 
 def _own_key() -> bytes:
-    """The grader's key, made when it is first needed. Where none can be kept, another one for each run."""
-    path, made = progress.path().with_name("grading.key"), os.urandom(32)
+    """The grader's key, made when it is first needed. If the key cannot be stored, each run makes a new one."""
+    path, new_key = progress.path().with_name("grading.key"), os.urandom(32)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(made)
-        kept = path.read_bytes()
-        return kept if len(kept) >= len(made) else made
-    return made
+                file.write(new_key)
+        stored = path.read_bytes()
+        return stored if len(stored) >= len(new_key) else new_key
+    return new_key

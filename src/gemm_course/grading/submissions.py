@@ -1,7 +1,7 @@
-"""Whose work is in a folder of submissions, by the names of files and folders alone. Nothing in them is read here.
+"""The students in a folder of submissions, by the names of its entries alone. No file is read here.
 
 The name of an exercise's notebook, anywhere in a file's name, says which exercise a file answers. If no name does, the
-functions that its cells define say it. A notebook's name from before the exercises were renumbered counts as well.
+functions that its cells define say it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from gemm_course.exercises import manifest
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.grading import archives
 
@@ -23,7 +22,7 @@ from gemm_course.grading import archives
 CANVAS = re.compile(r"([^\W_]+)_(?:LATE_)?(\d{3,})_\d{3,}_.+")
 # Moodle: name_participant_assignsubmission_file, of a folder or in front of a file's name.
 MOODLE = re.compile(r"(.+?)_(\d+)_assignsubmission_(?:file|onlinetext)(?:_.*)?")
-# What browsers and JupyterLab add to a copy, once or several times. A number alone may be a student's.
+# Marks of copies, which browsers and JupyterLab add once or several times. A number alone may be a student's.
 _COPY_OF = re.compile(r"(copy of|kopie von) ", re.IGNORECASE)
 _COPY = re.compile(r"(\(\d{1,9}\)|(?<![^\W_])copy ?\d{0,9})$", re.IGNORECASE)
 
@@ -40,7 +39,7 @@ class Answer:
 
 @dataclass
 class Submission:
-    """What one student handed in."""
+    """The work of one student."""
 
     student: str  # name of the folder or file
     # By exercise name, the versions that are graded, in the order of `hand_in`, never two of the same text. A file of
@@ -48,21 +47,21 @@ class Submission:
     answers: dict[str, list[Answer]] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)  # by exercise name, how many versions there were beyond those
     notes: list[str] = field(default_factory=list)  # unreadable files of no known exercise, and why
-    one_level_too_high: bool = False  # all of it was refused because it seems to be the work of several people
+    one_level_too_high: bool = False  # all of it was refused because it holds several hand-ins
 
 
 class Entries(NamedTuple):
-    """What is in a folder of submissions."""
+    """The entries of a folder of submissions."""
 
     students: dict[str, list[Path]]  # sorted: the files and folders of each
-    unrecognized: list[str]  # names of what is nobody's
-    alike: list[str]  # students whom names mean that differ only in how letters are composed
+    unrecognized: list[str]  # names of entries that are no submissions
+    alike: list[str]  # students with several folders whose names differ only in the composition of letters
 
 
 def discover(folder: Path, exercises: Sequence[Exercise], ignore: Collection[Path] = ()) -> Entries:
-    """Whose the entries of a folder are. It holds a folder, a zip file or notebooks for each student.
+    """Group the entries of a folder by student. It holds a folder, a zip file or notebooks for each.
 
-    Only names are looked at, but for those of the entries to ignore. Raises OSError if the folder cannot be read.
+    Each entry belongs to one student. Raises OSError if the folder cannot be read.
     """
     if folder.is_file() and archives.file_kind(folder.name) in (archives.ZIP, archives.ARCHIVE):
         raise NotADirectoryError(errno.ENOTDIR, "unpack it", str(folder))
@@ -93,15 +92,15 @@ _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uf
 def as_text(name: str) -> str:
     r"""A file's name as text: the same for the same letters, however composed.
 
-    Bytes that are not UTF-8 and what cannot be seen, or turns letters round, are shown as \xNN and \uNNNN.
+    Bytes that are not UTF-8, and letters that are invisible or reverse the text, are shown as \xNN and \uNNNN.
     """
     text = unicodedata.normalize("NFC", os.fsencode(name).decode("utf-8", "backslashreplace"))
-    seen = (letter.isprintable() and not _BLANK.match(letter) for letter in text)
-    return "".join(letter if visible else ascii(letter)[1:-1] for letter, visible in zip(text, seen))
+    visible = (letter.isprintable() and not _BLANK.match(letter) for letter in text)
+    return "".join(letter if shown else ascii(letter)[1:-1] for letter, shown in zip(text, visible))
 
 
 def _without_copies(text: str) -> str:
-    """A part of a file's name without what marks a copy."""
+    """A part of a file's name without the marks of a copy."""
     found = _COPY_OF.match(text)
     text = text[found.end() :] if found else text
     while found := _COPY.search(text):
@@ -110,7 +109,7 @@ def _without_copies(text: str) -> str:
 
 
 def platform_student(name: str, *platforms: re.Pattern) -> str:
-    """The student whom a learning platform names in a file's or folder's name; empty if none does."""
+    """The student that a learning platform names in a file's or folder's name; empty if there is none."""
     return next((f"{found[1]}_{found[2]}" for each in platforms if (found := each.fullmatch(name))), "")
 
 
@@ -127,8 +126,7 @@ def _student(path: Path, exercises: Sequence[Exercise]) -> str:
 
 
 def match_name(stem: str, exercises: Sequence[Exercise]) -> tuple[Exercise | None, re.Match | None]:
-    """The exercise whose name, now or before the renumbering, is in a file's name, and the place of it there."""
+    """The exercise whose name is in a file's name, and its place there."""
     flat = re.sub(r"[\s.-]", "_", stem)
-    names = {each: "|".join(filter(None, (each.name, manifest.former_name(each)))) for each in exercises}
-    found = [(each, re.search(name, flat, re.IGNORECASE | re.ASCII)) for each, name in names.items()]
+    found = [(each, re.search(each.name, flat, re.IGNORECASE | re.ASCII)) for each in exercises]
     return max((pair for pair in found if pair[1]), key=lambda pair: len(pair[0].name), default=(None, None))

@@ -1,1 +1,1 @@
-"""What confines the processes that run answers: Landlock, seccomp, limits, and a static check of the source."""
+"""Isolation of the processes that run answers: Landlock, seccomp, limits, and a static check of the source."""

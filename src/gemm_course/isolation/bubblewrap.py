@@ -1,9 +1,9 @@
-"""A second wall around the processes that run answers: Bubblewrap, where it is installed and the system allows it.
+"""A second wall around the processes that run answers: Bubblewrap, if it is installed and the system allows it.
 
-Landlock and seccomp are what the kernel refuses a process. Namespaces are what the process does not have: no home and
-no other user's file, no process but its own, no network. Whatever got past one wall still meets the other.
+With Landlock and seccomp the kernel refuses calls. In a namespace the process has nothing to call for: no home and no
+other user's file, no process but its own, no network. An answer that passes one wall still meets the other.
 
-With a GPU it is left out: which files and calls a driver needs in there has not been tried.
+With a GPU it is left out: nobody has tried which files and calls a driver needs inside.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _TRIAL_S = 5.0
 
 
 def command(writable: str = "", readable: Iterable[str] = ()) -> list[str]:
-    """What to put in front of a command so that it runs inside; empty where that is not possible.
+    """The prefix of a command that runs it inside; empty if Bubblewrap does not work here.
 
     Args:
         writable: the folder in which it may do everything, if there is one.
-        readable: places that it may read, beside those of the system, of Python and of our packages. Of a link it sees
-            that it is one.
+        readable: places that it may read, beside those of the system, of Python and of our packages. A link is shown
+            as a link and leads nowhere.
     """
     if not works():
         return []
@@ -35,7 +35,7 @@ def command(writable: str = "", readable: Iterable[str] = ()) -> list[str]:
 
 @functools.cache
 def works() -> bool:
-    """Whether Bubblewrap is there and may make namespaces: tried once, in some milliseconds."""
+    """Try, once and in some milliseconds, whether Bubblewrap is installed and may make namespaces."""
     if shutil.which("bwrap") is None:
         return False
     try:

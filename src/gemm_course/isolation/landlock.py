@@ -6,9 +6,9 @@ Limits hold everywhere. The rules about files need Landlock (Linux 5.13), those 
 seccomp filter (see `seccomp`); each is left out if the kernel lacks it.
 
 With a GPU, more is allowed: its devices, and shared memory, which no limit counts and which ends with the process. One
-CUDA program was seen to need that. What several programs need to share memory or, by NVIDIA's MPS, a GPU is closed:
-files in /dev/shm would stay, and from one of them CUDA takes the path of a library to load into the user's other
-programs. So answers do not use MPS, and do not run where the GPU admits MPS alone.
+CUDA program needed that. Memory shared between programs, and MPS, are blocked: files in /dev/shm would stay, and from
+one of them CUDA takes the path of a library to load into the user's other programs. So answers do not use MPS, and do
+not run on a GPU that admits MPS alone.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _MAKE_DEVICE_OR_SOCKET = 1 << 6 | 1 << 9 | 1 << 11
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _DEVICE
 _NET = 3  # version 4: bind and connect by TCP
 _SCOPE_SIGNAL_AND_SOCKETS = 3  # version 6: nothing outside may be signalled
-# What Python, torch and Triton read while they run. No home: there are solutions, other people's answers, keys.
+# Read by Python, torch and Triton while they run. No home: it holds solutions, other people's answers, keys.
 _SYSTEM = (
     "/usr", "/lib", "/lib64", "/bin", "/sbin", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/dev/null",
     "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system",
 )  # fmt: skip
-# What CUDA and the C compiler that Triton calls read in addition.
+# Read in addition by CUDA and by the C compiler that Triton calls.
 _GPU = (
     "/opt", "/etc/nvidia", "/dev/zero", "/proc/driver", "/proc/devices", "/proc/filesystems", "/proc/modules",
     "/proc/stat", "/proc/sys", "/proc/version", "/sys",
 )  # fmt: skip
 _GPU_DEVICES = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dxg")  # the last under WSL
-# CUDA names its threads by files here, opened to be truncated, and takes a refusal for a failure of the system (304).
+# CUDA names its threads through files here, which it opens with truncation; a refusal makes it fail with error 304.
 _OWN_THREADS = "/proc/self/task"
 _PACKAGES = ("site-packages", "dist-packages")
 _CAPABILITIES = 0x20080522  # version of how they are laid out
@@ -63,7 +63,7 @@ MAX_OPEN = 512
 PATIENCE = 3  # times its processor time that an answer may take on a busy machine
 
 FILES, CALLS, LIMITS = "files", "calls", "limits"
-LAYERS = (FILES, CALLS, LIMITS)  # a trial can leave one out, to see which is in a GPU's way
+LAYERS = (FILES, CALLS, LIMITS)  # a trial can leave one out, to see which blocks a GPU
 
 
 def _libc():
@@ -81,14 +81,14 @@ def die_with_parent() -> None:
 
 
 def limit(memory_mb: int, seconds: float, file_mb: int = 0) -> None:
-    """Limit this process and its children: writable memory and seconds of CPU time beyond what it has now (a GPU's
+    """Limit this process and its children: writable memory and seconds of CPU time beyond its present use (a GPU's
     driver takes much, once, when it starts), the size of a file that it writes, and its open files.
     """
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    now = int(status["VmData"].split()[0]) << 10
+    used = int(status["VmData"].split()[0]) << 10
     for kind, value, more in (
-        (resource.RLIMIT_DATA, now + (memory_mb << 20), 0),
-        # First a signal that says so, then one that cannot be ignored. Half a second is for whoever takes the time.
+        (resource.RLIMIT_DATA, used + (memory_mb << 20), 0),
+        # First a signal that says so, then one that cannot be ignored. Half a second is for the worker's own alarm.
         (resource.RLIMIT_CPU, math.ceil(sum(os.times()[:2]) + seconds + 0.5), 1),
         (resource.RLIMIT_FSIZE, file_mb << 20, 0),
         (resource.RLIMIT_NOFILE, MAX_OPEN, 0),
@@ -102,12 +102,12 @@ def limit(memory_mb: int, seconds: float, file_mb: int = 0) -> None:
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-# Our own code knows the results of exercises, and computes them. What an answer's process needs of it is imported.
+# Our own code knows and computes the results of exercises. An answer's process has imported the parts that it needs.
 _HIDDEN = tuple(os.path.realpath(_PACKAGE.with_name(name)) for name in ("course_kernels", "gemm_course"))
 
 
 def _installed() -> Iterator[str]:
-    """Where Python and its packages are."""
+    """The folders of Python and its packages."""
     yield from (sys.prefix, sys.base_prefix, sys.exec_prefix)
     yield from (entry for entry in sys.path if Path(entry).name in _PACKAGES)
     # They may be elsewhere, and read parts of themselves when asked: CuTe DSL the source of its functions.
@@ -132,13 +132,13 @@ def _origin(name: str) -> str | None:
 
 
 def places() -> list[str]:
-    """What Python, torch, Triton and our own packages are and read: for walls that hide everything else."""
+    """The places that Python, torch, Triton and our packages need, for walls that hide everything else."""
     return [*_SYSTEM, *_installed(), *_HIDDEN]
 
 
 @functools.cache
 def _readable() -> tuple[tuple[str, int], ...]:
-    """(place, right) of all that an answer's process may read on any machine. What it names stays as long as we run."""
+    """(place, right) of all that an answer's process may read on any machine. The places exist as long as we run."""
     return tuple(rule for place in dict.fromkeys((*_SYSTEM, *_installed())) for rule in _around_hidden(place))
 
 
@@ -164,17 +164,16 @@ def confine(
     gpu: bool = False,
     without: Iterable[str] = (),
 ) -> None:
-    """Leave this process what it needs to compute, as far as the kernel can.
+    """Take from this process all that a computation does not need, as far as the kernel can.
 
-    It can then read its own program and nothing of the user's, and change no file. It starts no process, has no
-    network, and can neither signal nor trace nor limit nor place nor connect to a process outside.
+    It can then read its own program and no file of the user's, and change no file. It starts no process and has no
+    network. It cannot signal, trace, limit, place or connect to a process outside.
 
     Args:
         readable: folders that it may read in addition.
         writable: a folder in which it may do everything, but make devices and sockets.
         programs: whether it may start other programs, as a compiler does.
-        gpu: whether it needs a GPU. Must come before CUDA's start: what is forbidden holds for the threads that this
-            one starts from now on.
+        gpu: whether it needs a GPU. Call it before CUDA starts: the rules hold for threads started after it.
         without: those of `LAYERS` to leave out.
     """
     if FILES not in without:
@@ -196,7 +195,7 @@ def _renounce() -> None:
 
 
 def landlock_version() -> int:
-    """Version of this kernel's Landlock; 0 where it has none."""
+    """Version of this kernel's Landlock; 0 if it has none."""
     return max(_libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG), 0)
 
 

@@ -2,10 +2,10 @@
 
 An answer computes. It has no need of files, processes, private attributes or the library's finished kernels, so being
 strict costs honest answers nothing. Modules are followed from name to name: an answer reaches those in `MODULES`, and
-through them no other. What a call returns is not followed: names of modules are refused there as everywhere.
+through them no other. The results of calls are not followed: names of modules are refused there as everywhere.
 
-This is a friendly message, and no wall. Code that gets past it runs in a process that can do little (see `landlock`)
-and knows no result, and is judged by what it computed. The check runs there, too: it parses what anyone wrote.
+This is a friendly message, and no wall. Code that passes it runs in a process that can do little (see `landlock`) and
+knows no result, and its results are judged. The check runs in that process, too: it parses a stranger's source.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MODULES = {
     "torch.special", "triton", "triton.language", "triton.language.extra", "triton.language.extra.cuda",
     "triton.language.extra.libdevice", "triton.language.math", "math",
 }  # fmt: skip
-# Of Python's own modules only what computes, name by name. The rest leads further: attrgetter, wraps and get_type_hints
-# read attributes whose names are in a text, dataclass executes the names of fields, and many modules hold sys. `copy`
-# sets attributes as an object's __reduce__ says, but reads none.
+# Functions of Python's own modules that compute, name by name. The rest leads further: attrgetter, wraps and
+# get_type_hints read attributes by names in strings, dataclass executes the names of fields, and many modules hold sys.
+# `copy` sets attributes as an object's __reduce__ says, but reads none.
 STANDARD = {
     "__future__": {"annotations"},
     "bisect": {"bisect", "bisect_left", "bisect_right", "insort", "insort_left", "insort_right"},
@@ -56,21 +56,21 @@ STANDARD = {
     },
 }  # fmt: skip
 MAX_CHARACTERS = 100_000
-_PREDEFINED = {"torch": "torch", "triton": "triton", "tl": "triton.language"}  # what the notebook's first cell imports
+_PREDEFINED = {"torch": "torch", "triton": "triton", "tl": "triton.language"}  # imported in the notebook's first cell
 _NAMES = {
     "breakpoint", "compile", "delattr", "eval", "exec", "exit", "getattr", "globals", "hasattr", "help", "locals",
     "open", "quit", "setattr", "vars",
 }  # fmt: skip
-# Of torch and Triton: files, other programs, kernels from elsewhere.
+# Functions of torch and Triton for files, other programs, kernels from elsewhere.
 _FUNCTIONS = {"load", "save", "compile", "from_file", "get_device_module", "JITFunction"}
-# Of anything: ways to frames and globals, to files, and to what the interpreter makes of a kernel.
+# Attributes of any object that lead to frames and globals, to files, and to the interpreter's form of a kernel.
 _ATTRIBUTES = {
     "ag_code", "ag_frame", "cr_code", "cr_frame", "f_back", "f_builtins", "f_code", "f_globals", "f_locals", "gi_code",
     "gi_frame", "gi_yieldfrom", "tb_frame", "tb_next", "get_capture_scope", "add_pre_run_hook", "pre_run_hooks",
     "rewriter", "rewritten_fn", "handle", "builder", "semantic", "from_file", "tofile", "os", "sys", "builtins",
     "importlib", "ctypes", "subprocess", "modules", "bltns", "compile", "used_global_vals",
 }  # fmt: skip
-# What an answer's values are, whose own attributes may be called like a module: `a.copy()`, `x.select(0, 1)`.
+# Types of an answer's values. Their own attributes may be called like a module: `a.copy()`, `x.select(0, 1)`.
 _VALUES = (torch.Tensor, list, dict, set, str, int, float, tl.core, collections.Counter, collections.deque)
 _MODULE_NAMES = sys.stdlib_module_names.difference(*map(dir, _VALUES))
 _METHODS = {
@@ -88,7 +88,7 @@ class Violation(NamedTuple):
 
 
 def find_violation(source: str, function: str, imports: Iterable[str] = ()) -> Violation | None:
-    """The first thing in an answer that is not Python, or that it may not use; None if all is well.
+    """Find the first thing in an answer that is not Python or not permitted. None if there is none.
 
     It may import `imports`, with their submodules, beyond `IMPORTS` and `STANDARD`.
     """
@@ -115,7 +115,7 @@ def _undefined(tree: ast.Module, function: str) -> Violation | None:
 
 
 def _not_in(module: str, name: str) -> str | None:
-    """What is wrong with a name of one of Python's own modules."""
+    """The problem with a name of one of Python's own modules, or None."""
     if module not in STANDARD or name in STANDARD[module]:
         return None
     return f"an answer has no need of {module}.{name}; of {module} it may use {', '.join(sorted(STANDARD[module]))}"
@@ -152,7 +152,7 @@ class _Reader:
         return extra or name in MODULES or name in STANDARD
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> str | None:
-        """What is wrong with an import; notes the modules that it binds."""
+        """The problem with an import, or None; notes the modules that it binds."""
         plain = isinstance(node, ast.Import)
         for name in [alias.name for alias in node.names] if plain else ["." * node.level + (node.module or "")]:
             top = name.split(".")[0]

@@ -1,8 +1,8 @@
-"""What confines the processes that run answers here, and whether a GPU works from inside: for `course doctor`.
+"""The isolation that answers run in on this machine, and whether a GPU works inside it: for `course doctor`.
 
-A GPU's driver wants more of the kernel than a computation does, and what it wants changes from one driver to the next.
-So a kernel of the library's is run where answers run, confined like one. Where that fails, the same is tried with one
-part of the confinement left out at a time: the one that is in the way is named.
+A GPU's driver needs more system calls and files than a computation does, and another driver needs others. So a library
+kernel runs where answers run, isolated like one. If it fails, it runs again with one layer left out at a time, and the
+layer that blocks it is named.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from collections.abc import Callable, Iterable
 from gemm_course.isolation import bubblewrap, landlock, seccomp
 from gemm_course.judging.request import Outcome
 
-GPU_MB = 8192  # of main memory, beyond what CUDA has taken when it has started
-WALLS = "walls"  # the row that a learner sees, too
+GPU_MB = 8192  # of main memory, beyond what CUDA takes when it starts
 _TRIAL_S = 30.0
 _NAMES = {
     landlock.FILES: "Landlock's rules about files",
     landlock.CALLS: "the filter of system calls",
-    landlock.LIMITS: "the limits on memory, time and files' sizes",
+    landlock.LIMITS: "the limits on memory, time and file sizes",
 }
 
 
 def one_line(outcome: Outcome) -> str:
-    """Why a process gave no result, on one line."""
+    """The reason why a process gave no result, on one line."""
     error = next((message.error for message in outcome.messages if message.error), None)
     text = outcome.setup_error or outcome.not_started
     if error is not None:
@@ -39,9 +38,9 @@ def one_line(outcome: Outcome) -> str:
 
 
 def try_gpu(ask: Callable[..., Outcome], without: Iterable[str] = ()) -> str:
-    """Run a small kernel on the GPU, confined like an answer. Returns what went wrong, on one line, or "".
+    """Run a small kernel on the GPU, isolated like an answer. Returns the problem, on one line, or "".
 
-    `ask` is `Judge.ask`. Of `landlock.LAYERS`, those in `without` are left out.
+    `ask` is `Judge.ask`. The layers in `without`, of `landlock.LAYERS`, are left out.
     """
     with tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True) as folder:
         request = {
@@ -53,55 +52,31 @@ def try_gpu(ask: Callable[..., Outcome], without: Iterable[str] = ()) -> str:
 
 
 def find_layer(ask: Callable[..., Outcome], problem: str) -> str:
-    """Which part of the confinement is in the GPU's way; `problem` is the answer of `try_gpu` with all of them."""
-    guilty = [layer for layer in landlock.LAYERS if not try_gpu(ask, [layer])]
-    if guilty:
-        return f"it runs without {', and without '.join(_NAMES[layer] for layer in guilty)}"
-    if not (left := try_gpu(ask, landlock.LAYERS)):
-        return "it runs without all of its confinement, not without one part of it alone"
-    return "it does not run without its confinement either" + (f": {left}" if left != problem else "")
+    """Name the layer of isolation that blocks the GPU; `problem` is the answer of `try_gpu` with all layers."""
+    if blocking := [layer for layer in landlock.LAYERS if not try_gpu(ask, [layer])]:
+        return f"it runs without {', and without '.join(_NAMES[layer] for layer in blocking)}"
+    if not (remaining := try_gpu(ask, landlock.LAYERS)):
+        return "it runs without any isolation, but not without one layer alone"
+    return "it does not run without isolation either" + (f": {remaining}" if remaining != problem else "")
 
 
-def rows(ask: Callable[..., Outcome] | None = None, gpu: bool = False) -> list[tuple[str, str]]:
-    """What confines answers here, as names and sentences; with `Judge.ask`, also whether they run on the GPU.
-
-    `gpu`: whether kernels run on one.
-    """
+def walls(gpu: bool) -> str:
+    """Name the walls that hold around answers, and the reasons of the others; `gpu`: whether kernels run on one."""
     version = landlock.landlock_version()
-    files = f"closed to them (Landlock {version})" if version else "open to them, as this kernel has no Landlock"
-    others = "closed (seccomp)" if seccomp.supported() else "open, as no calls of this kernel can be filtered"
-    kept = f"your files are {files}, other processes and the network {others}"
-    found = [("answers", f"to exercises run apart, with limits on memory and time; {kept}"), (WALLS, _walls(gpu))]
-    if ask is not None:
-        found.append(("on the GPU", _on_gpu(ask)))
-    return found
-
-
-def _walls(gpu: bool) -> str:
-    """Which walls stand around answers to exercises, and why the others do not."""
-    version = landlock.landlock_version()
-    why_not = {
-        f"Landlock {version}" if version else "Landlock": "" if version else "this kernel has none",
-        "seccomp": "" if seccomp.supported() else "calls of this kernel cannot be filtered",
-        "Bubblewrap": _why_no_bubblewrap(gpu),
+    no_bubblewrap = "not installed" if shutil.which("bwrap") is None else "this system allows no namespaces"
+    problems = {
+        f"Landlock {version} (files)" if version else "Landlock (files)": "" if version else "this kernel has none",
+        "seccomp (processes, network)": "" if seccomp.supported() else "this kernel cannot filter system calls",
+        "Bubblewrap": "not used with a GPU" if gpu else "" if bubblewrap.works() else no_bubblewrap,
     }
-    standing = [name for name, why in why_not.items() if not why]
-    text = " and ".join(filter(None, [", ".join(standing[:-1]), *standing[-1:]])) or "none"
-    return "; ".join([f"answers run behind {text}", *(f"no {name}: {why}" for name, why in why_not.items() if why)])
+    holding = [name for name, problem in problems.items() if not problem] or ["none"]
+    return "; ".join([f"answers run behind {', '.join(holding)}", *(f"no {n}: {p}" for n, p in problems.items() if p)])
 
 
-def _why_no_bubblewrap(gpu: bool) -> str:
-    if gpu:
-        return "not used with a GPU"
-    if shutil.which("bwrap") is None:
-        return "not installed"
-    return "" if bubblewrap.works() else "this system lets it make no namespaces"
-
-
-def _on_gpu(ask: Callable[..., Outcome]) -> str:
+def on_gpu(ask: Callable[..., Outcome]) -> str:
+    """Say whether answers run on the GPU, by running a kernel isolated like one; `ask` is `Judge.ask`."""
     started = time.perf_counter()
-    problem = try_gpu(ask)
-    if not problem:
-        return f"answers run, too (tried with a kernel: right, {time.perf_counter() - started:.1f} s)"
-    where = find_layer(ask, problem)
-    return f"answers do not run; the interpreter's word counts alone. A kernel confined like them: {problem}; {where}"
+    if not (problem := try_gpu(ask)):
+        return f"answers run on the GPU, too (tried: right, {time.perf_counter() - started:.1f} s)"
+    reason = f"{problem}; {find_layer(ask, problem)}"
+    return f"answers do not run on the GPU; the interpreter judges them alone. A kernel isolated like them: {reason}"

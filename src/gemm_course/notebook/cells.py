@@ -1,4 +1,4 @@
-"""Finds an answer's source: the cell of a notebook that defines the function."""
+"""The source of an answer: the cell of a notebook that defines the function."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def of_function(function, name: str) -> str:
 
 
 def _part(source: str, first_line: int) -> str:
-    """The top-level statement at `first_line` of a file, padded so that it keeps its line number."""
+    """The top-level statement at `first_line`, padded so that it keeps its line number."""
     for node in ast.parse(source).body:
         start = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
         if start <= first_line <= (node.end_lineno or start):
@@ -63,8 +63,8 @@ def _part(source: str, first_line: int) -> str:
 def without_shows(source: str) -> str:
     """A cell without top-level calls of `check`, `print` and the like, which only look at the answer.
 
-    They use what other cells made, and an answer's cell runs alone. The other lines keep their numbers. Text that is no
-    Python, or too long for an answer, stays as it is.
+    They use variables of other cells, and an answer's cell runs alone. The other lines keep their numbers. Text that
+    is not Python, or too long for an answer, stays as it is.
     """
     if len(source) > MAX_PARSED:
         return source
@@ -87,15 +87,15 @@ def without_shows(source: str) -> str:
 
 
 def defines(source: str, function: str) -> bool:
-    """True if a cell, Python or not, seems to define a function."""
+    """Return whether a cell seems to define a function. The cell may be invalid Python."""
     return re.search(rf"^def\s+{function}\s*\(", source, re.MULTILINE) is not None
 
 
 def of_notebook(path: Path, function: str) -> str:
-    """The source of the cell of a stored notebook that holds the answer; ValueError without one. Nothing is executed.
+    """The source of the cell of a stored notebook that holds the answer, without executing it; ValueError if none does.
 
     It is the last cell that defines the function, as the notebook's own check finds it once all cells have run; one
-    with a hole in it only if there is no other. If none defines it, it is the cell that the course marked.
+    with a hole in it only if there is no other. If no cell defines it, it is the cell that the course marked.
     """
     try:
         data = path.read_bytes()
@@ -113,11 +113,11 @@ def code_cells(data: bytes, name: str) -> list[Cell]:
             if cell["cell_type"] == "code"
         ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{name} cannot be read as a notebook: {_what_it_is(data, error)}") from None
+        raise ValueError(f"{name} cannot be read as a notebook: {_describe(data, error)}") from None
 
 
-def _what_it_is(data: bytes, error: Exception) -> str:
-    """The kind of a file that is no notebook, as far as its bytes show it."""
+def _describe(data: bytes, error: Exception) -> str:
+    """Describe a file that is no notebook, as far as its bytes show it."""
     if not data.strip():
         return "it is empty"
     if data.lstrip().startswith((b"<!", b"<html")):
@@ -133,7 +133,7 @@ def versions(cells: list[Cell], function: str, name: str) -> list[Version]:
     """The cells that may be the answer, at least one (else ValueError): all that define the function, no text twice.
 
     The last one is first, then the one that the course marked, then the others from the end; those with a hole in them
-    come after all others. If none defines it, the marked one. The file's name is for messages.
+    come after all others. If no cell defines it, the marked one. The file's name is for messages.
     """
     marked = [each for each in reversed(cells) if each.grade_id == SOLUTION_ID]
     defining = [each for each in reversed(cells) if defines(each.source, function)]

@@ -1,8 +1,8 @@
 """The learner's working copies of lessons and exercises: made in `my_course/`, brought up to date, never overwritten.
 
 JupyterLab stores outputs in a notebook that it opens, so the repository's own notebooks stay out of its sight. A copy
-counts as changed if its cells have another text than the version that it was made from; outputs do not count, nor
-empty cells, which JupyterLab appends. A small record in the folder keeps what each copy was made from.
+counts as changed if its cells have another text than the version that it was made from. Outputs do not count, nor do
+the empty cells that JupyterLab appends. A small record in the folder keeps the version that each copy was made from.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gemm_course.exercises.manifest import Exercise
 from gemm_course.notebook import cells, locations, stubs
 
 RECORD = ".made_from.json"
-# Lessons and README link to these, or read them. The site's build shows every solution, so only its pages are here.
+# Files that lessons and README link to, or read. The site's pages only: its build shows every solution.
 LINKED = ("benchmarks", "src", "site/*.md", "README.md", "CHANGELOG.md", "LICENSE")
 
 Cells = list[tuple[str, str]]  # type and source of each
@@ -35,22 +35,22 @@ def update(root: Path) -> list[str]:
         root: the checkout's root; the copies are in its folder `locations.COPIES`.
 
     Returns:
-        News for the learner, a line each: copies that were made or replaced, and the places of their own versions.
+        Messages for the learner, a line each: new and replaced files, and the places of their own versions.
 
     Raises:
         OSError: the folder cannot be written.
 
     Notes:
-        If the course has a new version, it replaces a copy that its learner did not change. A changed lesson is kept
-        beside the new one, as `NN_name.yours.ipynb`. An exercise is replaced by the new one with the learner's answer
-        in it; if its task is another one now, theirs stays and the new one is put beside, as `NN_name.new.ipynb`.
+        A new version of a file replaces a copy that the learner did not change. A changed lesson is kept beside the new
+        one, as `NN_name.yours.ipynb`. An exercise is replaced by the new one with the learner's answer in it. If its
+        task has changed, the learner's stays, and the new one is put beside it, as `NN_name.new.ipynb`.
     """
     place = root / locations.COPIES
     is_new = not place.exists()
     for folder in ("notebooks", "exercises"):
         (place / folder).mkdir(parents=True, exist_ok=True)
     _link(root, place)
-    before, after, news, replaced = _read_record(place), {}, [], []
+    before, after, messages, replaced = _read_record(place), {}, [], []
     for name, shipped, exercise in _shipped(root):
         target, made_from = place / name, before.get(name, {})
         after[name] = facts = _facts(shipped, exercise)
@@ -67,18 +67,18 @@ def update(root: Path) -> list[str]:
             yours = _free_name(target, "yours")
             target.rename(yours)
             _write(shipped, target)
-            news.append(f"{name} has a new version; yours, with your changes, is {yours.name} beside it")
+            messages.append(f"{name} has a new version; yours, with your changes, is {yours.name} beside it")
         else:
             line, is_theirs = _update_exercise(target, shipped, exercise, made_from, facts)
-            news.append(line)
+            messages.append(line)
             if is_theirs:
                 after[name] = {**made_from, "cells": facts["cells"]}
-    news += _remove_former(place, before, set(after))
+    messages += _remove_former(place, before, set(after))
     if after != before:
         write_atomically(place / RECORD, json.dumps(after, indent=1, sort_keys=True) + "\n")
     if is_new:
         return [f"Your own copies of the lessons and exercises are in {locations.COPIES}/: change them as you like."]
-    return ([f"New versions of files that you had not changed: {', '.join(replaced)}"] if replaced else []) + news
+    return ([f"New versions of files that you had not changed: {', '.join(replaced)}"] if replaced else []) + messages
 
 
 def fingerprint(found: Iterable[tuple[str, str]]) -> str:
@@ -142,7 +142,7 @@ def _task(source: str) -> str:
 
 
 def _answer_at(notebook: dict) -> int:
-    """The position of the answer's cell in an exercise as it is handed out."""
+    """The index of the answer's cell among the cells of an exercise as it is handed out."""
     ids = [each["metadata"].get("nbgrader", {}).get("grade_id") for each in notebook["cells"]]
     return ids.index(cells.SOLUTION_ID)
 
@@ -188,7 +188,7 @@ def _sources(content: dict | str) -> Cells:
 
 
 def _cells_of(path: Path) -> Cells | None:
-    """The cells of a copy; None if there is none, or it is no notebook any more."""
+    """The cells of a copy, or None if it does not exist or is no notebook any more."""
     try:
         text = path.read_text(encoding="utf-8")
         return _sources(json.loads(text) if path.suffix == ".ipynb" else text)
@@ -214,14 +214,14 @@ def _free_name(path: Path, word: str) -> Path:
 
 def _remove_former(place: Path, before: dict[str, dict], current: set[str]) -> list[str]:
     """Remove unchanged copies of files that the course no longer has; changed copies stay, and a line names each."""
-    news = []
+    messages = []
     for name in sorted(before.keys() - current):
         found = _cells_of(place / name)
         if found is not None and fingerprint(found) == before[name].get("cells"):
             (place / name).unlink()
         elif (place / name).exists():
-            news.append(f"{name} is no longer part of the course; yours stays")
-    return news
+            messages.append(f"{name} is no longer part of the course; yours stays")
+    return messages
 
 
 def _link(root: Path, place: Path) -> None:

@@ -22,23 +22,32 @@ def hint(exercise=None) -> None:
     """
     found = find_exercise(exercise, "hint")
     if found is not None:
-        show_next_hint(found, kernel.bold, f'solution("{found.id}", give_up=True)', tell=print)
+        show_next_hint(found, kernel.bold, _filled, f'solution("{found.id}", give_up=True)', tell=print)
 
 
 def show_next_hint(
-    exercise: Exercise, bold: Callable[[str], str], shows_answer: str, tell: progress.Tell | None = None
+    exercise: Exercise,
+    bold: Callable[[str], str],
+    wrap: Callable[[str], str],
+    shows_answer: str,
+    tell: progress.Tell | None = None,
 ) -> None:
     """Print the next hint of an exercise, and keep that it was given.
 
     Args:
         exercise: whose hint.
         bold: marks the title.
+        wrap: breaks lines.
         shows_answer: the call or command that shows the answer; printed after the last hint.
         tell: see `progress.load`.
     """
     count = len(exercise.hints)
     number = progress.next_hint(exercise.id, count, tell)
     print(bold(f"Exercise {exercise.id} · {exercise.title}, hint {number + 1} of {count}"))
-    print(textwrap.fill(exercise.hints[number], _WIDTH, break_long_words=False, break_on_hyphens=False))
+    print(wrap(exercise.hints[number]))
     if number + 1 == count:
         print(f"\nThat was the last hint. {shows_answer} shows the answer.")
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)

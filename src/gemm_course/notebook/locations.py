@@ -1,4 +1,4 @@
-"""Finds an exercise's notebook, stub and solution: in a checkout, or in the learner's own folders."""
+"""The places of an exercise's notebook, its stub and its solution: in a checkout, or in a learner's folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def checkout() -> Path | None:
 
 
 def folder() -> Path | None:
-    """The folder of the learner's notebooks: the nearest one that holds any; None if none does.
+    """The nearest folder that holds a learner's notebooks, or None.
 
     An `exercises/` around the working directory, the working directory itself (unless it holds solutions), or the
     `exercises/` of the course's checkout. Working copies come before the notebooks that they were made from.
@@ -35,29 +35,23 @@ def folder() -> Path | None:
         places.append(here)
     if root := checkout():
         places += _exercises_in(root)
-    return next((place for place in places if any(_stored(each, place) for each in manifest.exercises())), None)
+    names = [f"{exercise.name}.ipynb" for exercise in manifest.exercises()]
+    return next((place for place in places if any((place / name).is_file() for name in names)), None)
 
 
 def _exercises_in(folder: Path) -> list[Path]:
     return [folder / COPIES / "exercises", folder / "exercises"]
 
 
-def _stored(exercise: Exercise, place: Path) -> Path | None:
-    """An exercise's notebook in a folder, under its name or under the one that it had before."""
-    names = filter(None, (exercise.name, manifest.former_name(exercise)))
-    return next((path for name in names if (path := place / f"{name}.ipynb").is_file()), None)
-
-
 def notebook(exercise: Exercise, named: str = "") -> Path:
-    """A learner's notebook: where it is, or belongs. Neither the file nor its folder need exist.
+    """The path of a learner's notebook. Neither the file nor its folder need exist.
 
-    A notebook under the name that it had before lessons were numbered anew is found if there is none under today's.
     `named` is what the learner called the exercise; the path of a notebook is taken as it is.
     """
     if named.endswith(".ipynb") and Path(named).is_file():
         return Path(named)
     place = folder() or (checkout() or Path.cwd()) / "exercises"
-    return _stored(exercise, place) or place / f"{exercise.name}.ipynb"
+    return place / f"{exercise.name}.ipynb"
 
 
 def missing(exercise: Exercise) -> str:

@@ -1,4 +1,4 @@
-"""Solutions to exercises: a hole that says TODO replaces what is between nbgrader's markers.
+"""Solutions to exercises: a hole that says TODO replaces the lines between nbgrader's markers.
 
 `solutions/*.ipynb` is the single source. Only JSON is needed here, so `course reset` works wherever the course does.
 """
@@ -55,7 +55,7 @@ def solution_lines(source: str) -> list[tuple[str, bool]]:
 
 
 def help_line(exercise: Exercise) -> str:
-    """The line at an exercise's end that says how to get a hint."""
+    """The line on hints at an exercise's end."""
     return (
         f'Stuck? Run `hint("{exercise.id}")` in a new cell; each call gives one more hint. In a terminal: '
         f"`course hint {exercise.id}`."
@@ -74,7 +74,7 @@ def write_help_line(notebook: dict, exercise: Exercise) -> None:
 
 
 def next_step(notebook: dict | None) -> str:
-    """The paragraph at an exercise's end with the link to what comes next; empty if there is none."""
+    """The paragraph at an exercise's end with the link to the next lesson; empty if there is none."""
     texts = ["".join(cell["source"]) for cell in (notebook or {"cells": []})["cells"]]
     paragraphs = [each.strip() for text in texts for each in text.split("\n\n")]
     return next((each for each in reversed(paragraphs) if each.startswith("Next: ")), "")
@@ -104,7 +104,7 @@ def write(notebook: dict, path: Path) -> None:
 
 
 def problems(solution: dict, exercise: Exercise) -> list[str]:
-    """The parts that a solution notebook lacks; empty if it can be handed out."""
+    """The faults of a solution notebook; empty if it can be handed out."""
     found = []
     code = [cell for cell in solution["cells"] if cell["cell_type"] == "code"]
     by_id = {cell["metadata"].get("nbgrader", {}).get("grade_id"): cell for cell in code}

@@ -1,4 +1,4 @@
-"""A GPU that is not there: the CPU's tensors, presented to an answer as a GPU's, so that devices can be checked."""
+"""A GPU that does not exist: the CPU's tensors, presented to an answer as a GPU's, so that devices can be checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FakeGPU(TorchFunctionMode):
         self._host: dict[int, torch.Tensor] = {}  # by id, which is valid as long as the tensor is kept
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is on the GPU."""
+        """Return whether a tensor is on the GPU."""
         return id(tensor) not in self._host
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -57,19 +57,19 @@ class FakeGPU(TorchFunctionMode):
         if not isinstance(result, torch.Tensor):
             return result
         if asked is not None:
-            there = isinstance(asked, int) or torch.device(asked).type == "cuda"
+            on_gpu = isinstance(asked, int) or torch.device(asked).type == "cuda"
         elif name == "to" and len(sources) > 1:
-            there = self.has(sources[1])
+            on_gpu = self.has(sources[1])
         elif name == "cpu":
-            there = False
+            on_gpu = False
         else:
             # A list becomes a tensor on the host, also one of a GPU's tensors; a tensor's copy stays on the GPU.
             listed = name in ("tensor", "as_tensor") and isinstance((*args, *kwargs.values())[0], (list, tuple))
-            there = bool(sources) and not listed and self.has(sources[0])
-        if any(result is each for each in sources) and there != self.has(result):
+            on_gpu = bool(sources) and not listed and self.has(sources[0])
+        if any(result is each for each in sources) and on_gpu != self.has(result):
             result = result.clone()  # on another device it would be a copy
         self._host.pop(id(result), None)
-        if not there:
+        if not on_gpu:
             self._host[id(result)] = result
         return result
 

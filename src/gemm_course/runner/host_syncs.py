@@ -2,6 +2,11 @@
 
 A ``TorchFunctionMode`` sees the functions that an answer calls, so it can name them. A ``TorchDispatchMode`` below it
 sees every value that torch's own C++ code reads, such as a tensor in the place of a number.
+
+FakeTensorMode is no substitute. It accepts a third of the waits that the tests list: a mask that is assigned through
+(`x[mask] = values`), `masked_fill` by a tensor's value, `histc`, `.cpu()` and back. A CPU build of torch refuses to
+index its "cuda" tensors at all, right answers included. And it stops at the first wait, names an operator instead of
+the function that the learner called, and computes no values, so every answer would run twice.
 """
 
 from __future__ import annotations
@@ -19,8 +24,8 @@ from gemm_course.runner.probes import Watch
 
 MANY = 1000  # calls of torch's in one line: a loop over groups has less, and a loop over rows more
 
-# Functions that read values on the host, or make a tensor whose length depends on values. Which ones wait, and with
-# which arguments, was measured on an H100 by `torch.cuda.set_sync_debug_mode`; a test repeats it where there is a GPU.
+# Functions that read values on the host, or make a tensor whose length depends on values. Measured on an
+# H100 by `torch.cuda.set_sync_debug_mode`, with their arguments; a test repeats it on a GPU.
 _READS = {
     "item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__",
     "__array__", "equal", "allclose", "nonzero", "argwhere", "is_nonzero", "unique", "unique_consecutive",
@@ -57,11 +62,11 @@ def recorded(watch: Watch) -> Iterator[Callable[[torch.Tensor], bool]]:
     """
     real = watch.device.type != "cpu"
     fake = None if real else FakeGPU(lambda name: watch.note("devices", name))
-    there = (lambda tensor: tensor.device.type != "cpu") if real else fake.has
-    seen = _Functions(watch, there)
-    with fake or contextlib.nullcontext(), _Scalars(seen), seen:
-        yield there
-    line, calls = seen.calls.most_common(1)[0] if seen.calls else (0, 0)
+    on_gpu = (lambda tensor: tensor.device.type != "cpu") if real else fake.has
+    functions = _Functions(watch, on_gpu)
+    with fake or contextlib.nullcontext(), _Scalars(functions), functions:
+        yield on_gpu
+    line, calls = functions.calls.most_common(1)[0] if functions.calls else (0, 0)
     if calls > MANY:
         watch.note("calls", str(line), count=calls)
 
@@ -69,15 +74,15 @@ def recorded(watch: Watch) -> Iterator[Callable[[torch.Tensor], bool]]:
 class _Functions(TorchFunctionMode):
     """Notes calls of torch's functions that wait, and how many there are in each line."""
 
-    def __init__(self, watch: Watch, there: Callable[[torch.Tensor], bool]):
+    def __init__(self, watch: Watch, on_gpu: Callable[[torch.Tensor], bool]):
         super().__init__()
-        self._watch, self._there = watch, there
-        self._inside, self._told = "", False
+        self._watch, self._on_gpu = watch, on_gpu
+        self._inside, self._noted = "", False
         self.calls: Counter = Counter()
 
     def value_read(self, tensor: torch.Tensor) -> None:
         """Note that the value of a tensor was read, in the call that is under way."""
-        if not self._told and self._inside not in _READS_ON_CPU_ALONE and self._there(tensor):
+        if not self._noted and self._inside not in _READS_ON_CPU_ALONE and self._on_gpu(tensor):
             by = f"{self._inside}() takes a number, and reads it" if self._inside else "a value is read"
             self._note(f"{by} in Python from a tensor")
 
@@ -87,10 +92,10 @@ class _Functions(TorchFunctionMode):
         if name == "__get__":  # of an attribute
             return function(*args, **kwargs)
         self.calls[self._watch.line()] += 1
-        self._inside, self._told = name, False
+        self._inside, self._noted = name, False
 
         def tensors(args, kwargs=None) -> list[torch.Tensor]:
-            return [each for each in tensors_in(args, kwargs or {}) if self._there(each)]
+            return [each for each in tensors_in(args, kwargs or {}) if self._on_gpu(each)]
 
         sources = tensors(args, kwargs)
         if sources and (what := _why(name, args, kwargs, tensors)):
@@ -99,22 +104,22 @@ class _Functions(TorchFunctionMode):
             result = function(*args, **kwargs)
         finally:
             self._inside = ""
-        moved = name in _MOVES and bool(sources) and isinstance(result, torch.Tensor) and not self._there(result)
-        if moved and not self._told:
+        moved = name in _MOVES and bool(sources) and isinstance(result, torch.Tensor) and not self._on_gpu(result)
+        if moved and not self._noted:
             self._note(f"{name}() moves values to the host")
         return result
 
     def _note(self, what: str) -> None:
-        self._told = True
+        self._noted = True
         self._watch.note("sync", what)
 
 
 class _Scalars(TorchDispatchMode):
     """Records every value that torch reads from a tensor, also in C++."""
 
-    def __init__(self, seen: _Functions | None):
+    def __init__(self, functions: _Functions | None):
         super().__init__()
-        self._seen = seen
+        self._functions = functions
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -122,7 +127,7 @@ class _Scalars(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function in _READ_BY_KERNELS:
-            self._seen.value_read(args[_READ_BY_KERNELS[function]])
+            self._functions.value_read(args[_READ_BY_KERNELS[function]])
         return function(*args, **(kwargs or {}))
 
 
@@ -131,7 +136,7 @@ with _Scalars(None):  # makes torch import the modules of a mode now; a confined
 
 
 def _why(name: str, args, kwargs, tensors: Callable) -> str | None:
-    """Why a call of torch's makes the CPU wait for a GPU, in words; None if it does not.
+    """The reason why a call of torch's makes the CPU wait for a GPU, or None.
 
     ``tensors`` finds those among arguments that are on the GPU.
     """

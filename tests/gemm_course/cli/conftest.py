@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from gemm_course.exercises import manifest
-from gemm_course.notebook import locations as places
+from gemm_course.notebook import locations
 from places import ROOT
 
 
@@ -16,7 +16,7 @@ def course(tmp_path, monkeypatch):
     """A folder with exercises/ in it, and no checkout around."""
     root = tmp_path / "course"
     shutil.copytree(ROOT / "exercises", root / "exercises", ignore=shutil.ignore_patterns("*backup*", ".*"))
-    monkeypatch.setattr(places, "checkout", lambda: None)
+    monkeypatch.setattr(locations, "checkout", lambda: None)
     monkeypatch.chdir(root)
     return root
 
@@ -29,6 +29,6 @@ def checkout(tmp_path, monkeypatch):
     (root / "exercises").mkdir(parents=True)
     shutil.copytree(ROOT / "solutions", root / "solutions")
     shutil.copy(ROOT / "solutions" / f"{first.name}.ipynb", root / "exercises")
-    monkeypatch.setattr(places, "checkout", lambda: root)
+    monkeypatch.setattr(locations, "checkout", lambda: root)
     monkeypatch.chdir(root)
     return root

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import typer
 
 import forked
 from gemm_course.cli import app as command
+from gemm_course.cli import terminal
 from places import ROOT
 
 if sys.version_info >= (3, 11):
@@ -51,7 +53,19 @@ def test_first_screen_says_what_there_is_and_what_to_do(arguments, capsys):
     first, then = shown.split("start here:")[1].split("at an exercise:")
     assert "course doctor" in first
     assert "course check 03" in then
-    assert max(map(len, shown.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("name", ["", *command.SUBCOMMANDS])
+def test_help_fits_the_terminal_and_breaks_no_path(name, columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert command.main([name, "--help"] if name else []) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= columns
+    if name:
+        examples = importlib.import_module(command.SUBCOMMANDS[name].module).EXAMPLES
+        for word in examples.split():
+            assert word in shown
 
 
 @pytest.mark.parametrize("name", command.SUBCOMMANDS)
@@ -61,7 +75,7 @@ def test_every_subcommand_keeps_the_contract(name, capsys):
     direct = capsys.readouterr().out
     assert f"Usage: course {name} [OPTIONS]" in direct
     assert module.run.__doc__.splitlines()[0].split()[0] in direct
-    assert module.EXAMPLES in direct
+    assert terminal.help_text(module.EXAMPLES) in direct
     assert "\033" not in direct
     for same in ([name, "-h"], ["help", name]):
         assert command.main(same) == 0
@@ -111,6 +125,21 @@ def test_unknown_subcommand_names_the_nearest(wrong, hint, capsys):
     assert printed.out == ""
     assert repr(wrong) in printed.err
     assert hint in printed.err
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--json", "no option --json; options follow a subcommand, as in `course list --json`"),
+        ("-x", "no option -x; options follow"),
+        ("--install-completion", "no option --install-completion; `course --completion bash` prints the script"),
+    ],
+)
+def test_an_option_before_the_subcommand_is_named(option, says, capsys):
+    assert command.main([option]) == command.USAGE
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"course: {says}")
 
 
 def test_options_reach_the_subcommand_and_its_code_comes_back(subcommand, capsys):
@@ -170,8 +199,29 @@ def test_a_reader_who_has_seen_enough_is_no_error(words):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_version(capsys):
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize("words", ["", "list", "list --json", "check --help"])
+def test_a_full_disk_is_reported_in_a_line(words):
+    full = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
+    done = forked.run_module("gemm_course.cli.app", *words.split(), before=full)
+    assert done.returncode == command.CANNOT
+    assert done.stderr == "course: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("streams", [["stdout"], ["stderr"], ["stdout", "stderr"]])
+@pytest.mark.parametrize(("words", "code"), [("list", 0), ("--version", 0), ("nope", 2)])
+def test_a_closed_stream_is_no_traceback(streams, words, code):
+    closed = "import sys\n" + "\n".join(f"sys.{stream} = None" for stream in streams)  # as Python has it after `>&-`
+    done = forked.run_module("gemm_course.cli.app", words, before=closed)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    if "stderr" in streams:
+        assert done.stderr == ""
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_version(option, capsys):
     import course_kernels
 
-    assert command.main(["--version"]) == 0
+    assert command.main([option]) == 0
     assert capsys.readouterr().out == f"course {course_kernels.__version__}\n"

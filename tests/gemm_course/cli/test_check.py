@@ -22,8 +22,7 @@ from gemm_course.cli.exercise_argument import find
 from gemm_course.exercises import manifest
 from gemm_course.judging.judge import Judge
 from gemm_course.judging.results import Property, Result
-from gemm_course.notebook import cells as submission
-from gemm_course.notebook import locations as places
+from gemm_course.notebook import cells, locations
 from places import ROOT
 
 FIRST, SECOND = manifest.exercises()[:2]
@@ -67,18 +66,43 @@ def test_a_stub_a_wrong_answer_and_a_solution(course, capsys):
 
 def test_the_last_cell_that_defines_the_function_is_checked_as_in_the_notebook(course, capsys, monkeypatch):
     path, solution = course / "exercises" / f"{FIRST.name}.ipynb", ROOT / "solutions" / f"{FIRST.name}.ipynb"
-    source = f"{submission.of_notebook(solution, FIRST.function)}\nresult = check({FIRST.function})\n"
+    source = f"{cells.of_notebook(solution, FIRST.function)}\nresult = check({FIRST.function})\n"
     notebook = json.loads(path.read_text(encoding="utf-8"))
     notebook["cells"].append({"cell_type": "code", "metadata": {}, "source": source, "outputs": []})
     path.write_text(json.dumps(notebook), encoding="utf-8")
     assert command.main(["check", "01"]) == 0
     assert "pass: 10 of 10" in capsys.readouterr().out
 
-    names = {"torch": torch, "check": lambda function: submission.of_function(function, FIRST.function)}
+    names = {"torch": torch, "check": lambda function: cells.of_function(function, FIRST.function)}
     monkeypatch.setitem(linecache.cache, "<cell>", (len(source), None, source.splitlines(True), "<cell>"))
     exec(compile(source, "<cell>", "exec"), names)
-    assert names["result"] == submission.of_notebook(path, FIRST.function)
+    assert names["result"] == cells.of_notebook(path, FIRST.function)
     assert "check(" not in names["result"]
+
+
+def test_without_a_name_it_takes_the_first_that_is_not_solved(course, capsys):
+    progress.note_result(FIRST.id, 10, True)
+    assert command.main(["check"]) == 1
+    assert capsys.readouterr().out.startswith(f"Exercise {SECOND.id} · {SECOND.title}")
+    for exercise in manifest.exercises():
+        progress.note_result(exercise.id, exercise.points, True)
+    assert command.main(["check"]) == 0
+    assert capsys.readouterr().out.startswith("every exercise is solved; `course check --all`")
+
+
+def test_the_result_fits_a_terminal_of_80_columns_and_breaks_no_word(course, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    path = course / "exercises" / f"{FIRST.name}.ipynb"
+    text = (ROOT / "solutions" / path.name).read_text(encoding="utf-8")
+    path.write_text(text.replace("right=True", "right=False"), encoding="utf-8")
+    assert command.main(["check", "01"]) == 1
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setattr(terminal, "width", lambda: 1000)
+    seed = printed.split("--seed ")[1].split()[0]
+    assert command.main(["check", "01", "--seed", seed]) == 1
+    assert capsys.readouterr().out.split() == printed.split()
 
 
 def test_json(course, capsys):
@@ -137,14 +161,14 @@ def test_a_missing_notebook_says_how_to_get_it(course, capsys):
 def test_no_exercises_at_all(tmp_path, monkeypatch, capsys):
     (tmp_path / "solutions").mkdir()
     shutil.copy(ROOT / "solutions" / f"{FIRST.name}.ipynb", tmp_path / "solutions")
-    monkeypatch.setattr(places, "checkout", lambda: None)
+    monkeypatch.setattr(locations, "checkout", lambda: None)
     monkeypatch.chdir(tmp_path / "solutions")  # what is here is nobody's answer
     assert command.main(["check", "01"]) == 3
     assert "course reset 01" in capsys.readouterr().err
 
 
 def test_wrong_usage(capsys):
-    for wrong in ([], ["03", "--all"], ["--watch", "--all"], ["03", "--watch", "--json"], ["offset"]):
+    for wrong in (["03", "--all"], ["--watch", "--all"], ["03", "--watch", "--json"], ["offset"]):
         assert command.main(["check", *wrong]) == 2
         printed = capsys.readouterr()
         assert printed.out == ""
@@ -175,34 +199,34 @@ def test_where_a_notebook_is_looked_for(course, monkeypatch):
     for folder in (course, course / "exercises", course / "exercises" / "deeper"):
         folder.mkdir(exist_ok=True)
         monkeypatch.chdir(folder)
-        assert places.notebook(FIRST) == here
+        assert locations.notebook(FIRST) == here
     loose = course.parent / "loose"
     loose.mkdir()
     shutil.copy(here, loose)
     monkeypatch.chdir(loose)
-    assert places.notebook(FIRST) == loose / here.name
-    assert places.notebook(FIRST, str(here)) == here
+    assert locations.notebook(FIRST) == loose / here.name
+    assert locations.notebook(FIRST, str(here)) == here
     monkeypatch.chdir(course.parent)
-    assert places.folder() is None
-    assert places.notebook(FIRST) == course.parent / "exercises" / here.name
-    monkeypatch.setattr(places, "checkout", lambda: ROOT)
-    assert places.notebook(FIRST) == ROOT / "exercises" / here.name
+    assert locations.folder() is None
+    assert locations.notebook(FIRST) == course.parent / "exercises" / here.name
+    monkeypatch.setattr(locations, "checkout", lambda: ROOT)
+    assert locations.notebook(FIRST) == ROOT / "exercises" / here.name
 
 
 def test_the_nearest_folder_counts_even_where_another_has_more(course, monkeypatch):
     """Else a learner's reset would go to the notebooks of somebody else."""
     (course / "exercises" / f"{FIRST.name}.ipynb").unlink()
-    monkeypatch.setattr(places, "checkout", lambda: ROOT)
-    assert places.notebook(FIRST).parent == course / "exercises"
+    monkeypatch.setattr(locations, "checkout", lambda: ROOT)
+    assert locations.notebook(FIRST).parent == course / "exercises"
     shutil.rmtree(course / "exercises")
     (course / "exercises").mkdir()
     (course / "exercises" / "piano.ipynb").touch()
-    assert places.notebook(FIRST).parent == ROOT / "exercises"
+    assert locations.notebook(FIRST).parent == ROOT / "exercises"
 
 
 def test_this_checkout_is_found():
-    assert places.checkout is lab.checkout
-    assert places.solution(FIRST) == ROOT / "solutions" / f"{FIRST.name}.ipynb"
+    assert locations.checkout is lab.checkout
+    assert locations.solution(FIRST) == ROOT / "solutions" / f"{FIRST.name}.ipynb"
 
 
 def test_a_seed_below_0_is_wrong_usage(capsys):
@@ -215,7 +239,11 @@ def test_a_notebook_of_any_name_is_found_by_what_it_defines(course, capsys):
     assert [each.id for each in find("my_answer.ipynb")] == ["01"]
     Path("other.ipynb").write_text('{"cells": []}')
     Path("broken.ipynb").write_text("{")
-    for name, says in (("other", "holds no answer"), ("broken", "cannot be read"), ("none", "no exercise")):
+    for name, says in (
+        ("other", "holds no answer"),
+        ("broken", "cannot be read"),
+        ("none", "no file none"),
+    ):
         assert command.main(["check", f"{name}.ipynb"]) == 2
         assert says in capsys.readouterr().err
 

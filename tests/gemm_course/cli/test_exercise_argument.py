@@ -11,7 +11,7 @@ from gemm_course import progress
 from gemm_course.cli import app as command
 from gemm_course.cli.exercise_argument import find_one
 from gemm_course.exercises import manifest
-from gemm_course.notebook import locations as places
+from gemm_course.notebook import locations
 from places import ROOT
 
 WALK, TABLES = manifest.find("04")
@@ -27,7 +27,7 @@ def course(tmp_path, monkeypatch):
         (root / folder).mkdir(parents=True)
         for each in (WALK, TABLES):
             shutil.copy(ROOT / folder / f"{each.name}.ipynb", root / folder)
-    monkeypatch.setattr(places, "checkout", lambda: root)
+    monkeypatch.setattr(locations, "checkout", lambda: root)
     monkeypatch.chdir(root)
     return root
 

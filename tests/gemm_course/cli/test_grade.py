@@ -140,24 +140,21 @@ def test_what_another_run_wrote_is_no_submission_and_told(tmp_path, monkeypatch,
     assert capsys.readouterr().err == "course grade: skipped, because they are not submissions: others\n"
 
 
-def test_a_class_one_level_too_high_is_told_and_the_grader_has_the_last_word(tmp_path, pretend, capsys):
-    """Beside other folders: in nbgrader's layout, and with notebooks side by side."""
+def test_a_class_one_level_too_high_is_refused_and_the_grader_has_the_last_word(tmp_path, pretend, capsys):
+    """Beside other folders: in nbgrader's layout."""
     hand_in(tmp_path / "in", {
-        "submitted/ann/01_offsets/01_offsets.ipynb": answer("one"), "source/01_offsets/01_offsets.ipynb": answer(),
-        "submitted/bob/01_offsets/01_offsets.ipynb": answer("two"),
-        "hand ins/ann_01_offsets.ipynb": answer("one"), "hand ins/bob_01_offsets.ipynb": answer("two"),
+        "hand ins/ann/01_offsets/01_offsets.ipynb": answer("one"), "source/01_offsets/01_offsets.ipynb": answer(),
+        "hand ins/bob/01_offsets/01_offsets.ipynb": answer("two"),
     })  # fmt: skip
     calls = ["grade", str(tmp_path / "in"), "--out", str(tmp_path / "g.csv"), "--only", "1"]
     assert command.main(calls) == 1
-    lines = capsys.readouterr().out.splitlines()
-    for who, quoted in (("submitted", "submitted"), ("hand ins", "'hand ins'")):
-        told = "has the work of several people (ann, bob): grade that folder by itself; if it is one student's, add "
-        assert f"refused: {who}: {told}--one-student {quoted}" in lines
+    told = "refused: hand ins: holds several hand-ins (ann, bob): grade that folder by itself; if they are versions of "
+    assert f"{told}one student's, add --one-student 'hand ins'" in capsys.readouterr().out.splitlines()
     table = {row["student"]: (row["status"], row["points"]) for row in read(tmp_path / "g.csv") if row["status"]}
-    assert table == {"hand ins": ("refused", "0"), "source": ("passed", "10"), "submitted": ("refused", "0")}
+    assert table == {"hand ins": ("refused", "0"), "source": ("passed", "10")}
     assert len(pretend) == 1, "nobody else's work is checked"
-    assert command.main([*calls, "--one-student", "hand ins", "--one-student", "submitted"]) == 0
-    assert grades_of(tmp_path / "g.csv")["submitted"]["message"].startswith("the best of 2 versions")
+    assert command.main([*calls, "--one-student", "hand ins"]) == 0
+    assert grades_of(tmp_path / "g.csv")["hand ins"]["message"].startswith("the best of 2 versions")
 
 
 def test_what_nobody_handed_in_is_said_with_what_to_do(tmp_path, pretend, capsys):
@@ -211,7 +208,7 @@ def test_where_everything_is_one_level_too_high_nothing_is_written(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     hand_in(tmp_path, {f"x/week 3/{who}/01_offsets.ipynb": answer(who) for who in ("ann", "bob")})
     calls = ["grade", "x", "--gradescope", "scores"]
-    told = "has the work of several people (ann, bob): grade that folder by itself; if it is one student's, add "
+    told = "holds several hand-ins (ann, bob): grade that folder by itself; if they are versions of one student's, add "
     meant = "Did you mean `course grade 'x/week 3'`?"
     for more in ([], [f"  week 4: {told}--one-student 'week 4'"]):
         assert command.main(calls) == 2
@@ -227,7 +224,7 @@ def test_where_everything_is_one_level_too_high_nothing_is_written(tmp_path, mon
     assert command.main(["grade", "x/week 3"]) == 0
     hand_in(tmp_path, {"y/all.zip": zipped({f"{who}/01_offsets.ipynb": answer(who) for who in ("ann", "bob")})})
     assert command.main(["grade", "y"]) == 2
-    assert capsys.readouterr().err.endswith("unpack it; if it is one student's, add --one-student all\n")
+    assert capsys.readouterr().err.endswith("unpack it; if they are versions of one student's, add --one-student all\n")
 
 
 def test_of_what_is_not_graded_the_name_is_still_no_students(tmp_path, monkeypatch, pretend, capsys):

@@ -18,12 +18,23 @@ def test_list_shows_what_is_solved_and_what_is_next(capsys):
     assert "next: 02" in printed
     assert "open exercises/02_first_kernel.ipynb" in printed
     assert "course check 02" in printed
-    assert f"progress is kept in {progress.path()}, for all of this account; `course progress --anew`" in printed
+    assert f"progress is kept in {progress.path()}, for all of this account" in " ".join(printed.split())
+    assert "\n`course progress --anew` begins anew\n" in printed
     assert command.main(["list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["id"] for row in rows] == [exercise.id for exercise in manifest.exercises()]
-    assert all(row["there"] for row in rows)
+    assert all(row["exists"] for row in rows)
     assert [row["passed"] for row in rows] == [True] + [False] * (len(rows) - 1)
+
+
+def test_the_table_fits_a_terminal_of_80_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert command.main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    for exercise in manifest.exercises():
+        assert any(exercise.name in line and exercise.title in line for line in lines)
 
 
 def test_a_notebook_that_is_missing_is_told(course, capsys):

@@ -49,11 +49,24 @@ def test_progress_says_where_it_is_kept_and_how_to_begin_anew(monkeypatch, tmp_p
     progress.note_result("01", 10, True)
     assert command.main(["progress"]) == 0
     printed = capsys.readouterr().out
-    assert "kept in ~/.local/state/grouped-gemm-course/progress.json, for all of this account" in printed
+    assert "kept in ~/.local/state/grouped-gemm-course/progress.json, for all of this account\n" in printed
     assert "course progress --anew" in printed
     assert command.main(["progress", "--anew"]) == 0
     assert "~/.local/state/grouped-gemm-course/progress.before-1.json" in capsys.readouterr().out
     assert progress.load() == {}
+
+
+def test_the_page_fits_a_terminal_of_80_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    for exercise in manifest.exercises():
+        progress.note_result(exercise.id, 6, False)
+        progress.next_hint(exercise.id, 3)
+        progress.note_given_up(exercise.id)
+    assert command.main(["progress"]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert printed.count("hints used, solution shown before a pass)") == len(manifest.exercises())
 
 
 def test_a_file_that_cannot_be_set_aside_stays(monkeypatch, capsys):

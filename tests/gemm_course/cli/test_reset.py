@@ -14,8 +14,7 @@ import pytest
 from gemm_course import progress
 from gemm_course.cli import app as command
 from gemm_course.exercises import manifest
-from gemm_course.notebook import locations as places
-from gemm_course.notebook import stubs as generate
+from gemm_course.notebook import locations, stubs
 from places import ROOT
 
 if sys.version_info >= (3, 11):
@@ -40,7 +39,7 @@ def _nobody_types(monkeypatch):
 
 
 def sources(path):
-    return ["".join(cell["source"]) for cell in generate.read(path)["cells"]]
+    return ["".join(cell["source"]) for cell in stubs.read(path)["cells"]]
 
 
 def test_reset_puts_the_stub_back_and_keeps_every_version(checkout, capsys):
@@ -106,8 +105,8 @@ def test_reset_in_an_installation_without_the_repository(checkout, tmp_path, mon
     shutil.rmtree(checkout / "solutions")
     path = checkout / "exercises" / NAME
     before = path.read_bytes()
-    monkeypatch.setattr(places, "checkout", lambda: None)
-    monkeypatch.setattr(places.importlib.metadata, "files", lambda name: None)
+    monkeypatch.setattr(locations, "checkout", lambda: None)
+    monkeypatch.setattr(locations.importlib.metadata, "files", lambda name: None)
     assert command.main(["reset", "01", "--yes"]) == 3
     assert "this installation brought no copy" in capsys.readouterr().err
     assert command.main(["solution", "01", "--give-up"]) == 3
@@ -119,7 +118,7 @@ def test_reset_in_an_installation_without_the_repository(checkout, tmp_path, mon
             return self
 
     monkeypatch.setattr(
-        places.importlib.metadata, "files", lambda name: [Brought(each) for each in installed.iterdir()]
+        locations.importlib.metadata, "files", lambda name: [Brought(each) for each in installed.iterdir()]
     )
     assert command.main(["reset", "01", "--yes"]) == 0
     assert sources(path) == sources(ROOT / "exercises" / NAME)

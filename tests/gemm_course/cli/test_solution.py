@@ -7,7 +7,7 @@ import pytest
 from gemm_course import progress
 from gemm_course.cli import app as command
 from gemm_course.exercises import manifest
-from gemm_course.notebook import cells as submission
+from gemm_course.notebook import cells
 
 (FIRST,) = manifest.find("01")
 NAME = f"{FIRST.name}.ipynb"
@@ -44,5 +44,5 @@ def test_what_is_shown_is_an_answer(checkout, capsys):
     """Without the markers the cell is what the notebook's is."""
     command.main(["solution", "01", "--give-up"])
     shown = capsys.readouterr().out.splitlines()[1:]
-    cell = submission.of_notebook(checkout / "solutions" / NAME, FIRST.function).splitlines()
+    cell = cells.of_notebook(checkout / "solutions" / NAME, FIRST.function).splitlines()
     assert shown == [line for line in cell if "### " not in line]

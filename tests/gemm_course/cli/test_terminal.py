@@ -97,6 +97,32 @@ def test_columns_are_aligned_and_no_line_is_wrapped(tty, monkeypatch):
     assert terminal.columns(rows, indent=2, right=[1]).splitlines()[1] == "  long  10  [second] and longer"
 
 
+def test_text_is_wrapped_between_words_under_its_mark(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    text = "Exercise 03\n  ✗ the tail is not masked in the last tile\n  | a/long/path/that-has-dashes.py and more"
+    assert terminal.fit(text).splitlines() == [
+        "Exercise 03", "  ✗ the tail is not masked in", "    the last tile",
+        "  | a/long/path/that-has-dashes.py", "  | and more",
+    ]  # fmt: skip
+    assert terminal.wrap("one two three", "> ", "  ", taken=20) == "> one two\n  three"
+    monkeypatch.setenv("COLUMNS", "300")
+    assert terminal.width() == 100
+    assert terminal.fit(text) == text
+
+
+def test_a_helps_descriptions_are_aligned_or_below(monkeypatch):
+    text = (
+        "examples:\n  course x      does what it says it does\n  course x --with=many --options  does more of it\n\n"
+        "A paragraph of\nseveral lines.\n\nexit codes: 0 done; 1 no;\n            2 wrong usage\n"
+    )
+    monkeypatch.setenv("COLUMNS", "34")
+    assert terminal.help_text(text).splitlines() == [
+        "examples:", "  course x      does what it says", "                it does", "  course x --with=many --options",
+        "      does more of it", "", "A paragraph of several lines.", "", "exit codes: 0 done; 1 no; 2 wrong",
+        "            usage",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(("done", "total", "shown"), [(0, 4, "░░░░"), (1, 2, "██░░"), (9, 4, "████"), (0, 0, "░░░░")])
 def test_bar(done, total, shown):
     assert terminal.bar(done, total, 4) == shown

@@ -68,25 +68,8 @@ def test_names_of_an_exercise(name, ids):
 
 
 @pytest.mark.parametrize(
-    ("former", "now"),
-    [
-        ("02_tail_masks", "03_tail_masks"), ("03a_tile_walk.ipynb", "04a_tile_walk"),
-        ("exercises/03b_tables.ipynb", "04b_tables"), ("04_better_schedule", "05_better_schedule"),
-        ("05_descriptor_kernel", "06_descriptor_kernel"), ("06_general_key", "07_general_key"),
-        ("07_boundary_store", "08_boundary_store"), ("08_pick_operator", "09_pick_operator"),
-        ("01_offsets", "01_offsets"),
-    ],
-)  # fmt: skip
-def test_a_notebooks_former_name_means_the_same_exercise(former, now):
-    (found,) = manifest.find(former)
-    assert found.name == now
-
-
-@pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("03a", "lessons were numbered anew, and it is 04a now"),
-        ("03b", "it is 04b now"),
         ("02_tail_mask", "did you mean 03_tail_masks"),
         ("05_tail_masks", "did you mean 03_tail_masks"),
         ("xyz", "there are 01_offsets, "),

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 import tracemalloc
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from gemm_course.exercises import manifest
-from gemm_course.grading.hand_in import NO_NOTEBOOK
 from gemm_course.grading.submissions import Answer
 from gemm_course.notebook import cells
-from hand_ins import ANSWER, BOTH, OFFSETS, PREFIX, answer, discovered, hand_in, notebook, zipped
+from hand_ins import ANSWER, BOTH, OFFSETS, PREFIX, answer, discovered, hand_in, notebook, read_here, zipped
 
 
 def collected(folder):
@@ -117,10 +116,11 @@ def test_every_cell_that_defines_the_function_is_a_version(tmp_path, sources, ma
 
 
 def test_of_several_notebooks_no_cell_with_a_hole_takes_anothers_place(tmp_path):
-    holes = {f"ann/{i}/01_offsets.ipynb": notebook(f"{HOLE}  # {i}", f"{ANSWER}# {i}", marked=2) for i in range(4)}
-    hand_in(tmp_path, holes)
+    names = [f"01_offsets ({i}).ipynb" for i in (4, 3, 2, 1)]
+    for i, name in enumerate(names):
+        hand_in(tmp_path / "ann", {name: notebook(f"{HOLE}  # {i}", f"{ANSWER}# {i}", marked=2)})
     (found,), _ = discovered(tmp_path, BOTH)
-    assert [each.where for each in found.answers["01_offsets"]] == [f"{i}/01_offsets.ipynb, cell 3" for i in range(4)]
+    assert [each.where for each in found.answers["01_offsets"]] == [f"{name}, cell 3" for name in names]
     assert found.skipped == {"01_offsets": 4}
 
 
@@ -147,7 +147,7 @@ def test_versions_the_handed_out_name_first_and_no_text_twice(tmp_path):
         (["01_offsets.ipynb", *(f"ann_1234_{5678 - i}_01_offsets-{i}.ipynb" for i in range(1, 6))],
          ["01_offsets", "-5", "-4", "-3"]),
         ([f"7th-try-{i}.ipynb" for i in (1, 10, 2, 3, 9)], ["10", "9", "3", "2"]),
-        ([f"{place}/01_offsets.ipynb" for place in "41253"], ["3/", "5/", "2/", "1/"]),
+        ([f"01_offsets_{letter}.ipynb" for letter in "daceb"], ["_b", "_e", "_c", "_a"]),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("packed", [False, True])
@@ -205,8 +205,8 @@ MOODLE = {f"{who}_{i}_assignsubmission_file_/a.ipynb": answer() for i, who in en
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({"subs.zip": zipped(CANVAS)}, "subs.zip: has the work of several people (ann_1234, bob_2234): unpack it"),
-        ({"subs.zip": zipped(MOODLE)}, "several people (ann_0, bob_1, cy_2, …): unpack it"),
+        ({"subs.zip": zipped(CANVAS)}, "subs.zip: holds several hand-ins (ann_1234, bob_2234): unpack it"),
+        ({"subs.zip": zipped(MOODLE)}, "several hand-ins (ann_0, bob_1, cy_2, …): unpack it"),
         ({f"subs/{name}": data for name, data in CANVAS.items()}, "bob_2234): grade that folder by itself"),
         ({"subs/all.zip": zipped(CANVAS)}, "bob_2234): grade that folder by itself"),
         # One person's, as often as they handed in.
@@ -222,7 +222,7 @@ def test_a_class_in_one_zip_file_is_no_student(tmp_path, files, says):
     else:
         assert not found.answers
         (note,) = found.notes
-        assert note.endswith(f"{says}; if it is one student's, add --one-student subs")
+        assert note.endswith(f"{says}; if they are versions of one student's, add --one-student subs")
 
 
 def test_what_is_no_submission_is_named(tmp_path):
@@ -259,46 +259,110 @@ def test_no_link_is_followed(tmp_path):
     assert found[1].notes == ["is a link, and links are not followed"]
 
 
-# Names from before lesson 02 came in
+# One entry is one student
+
+TOO_HIGH = {
+    "folders": ("submitted", "submitted/{}/01_offsets.ipynb"),
+    "nbgrader's folders": ("submitted", "submitted/{}/01_offsets/01_offsets.ipynb"),
+    "copies of the repository": ("submitted", "submitted/{}/my_course/exercises/01_offsets.ipynb"),
+    "folders two levels down": ("course", "course/week 2/hand-ins/{}/ps1/01_offsets.ipynb"),
+    "notebooks of any name": ("submitted", "submitted/{}/homework.ipynb"),
+    "archives": ("all", "all/{}.zip"),
+    "folders in an archive": ("all", "all.zip"),
+}
 
 
-OLD_NAMES = {
-    "01_offsets": "01_offsets", "02_tail_masks": "03_tail_masks", "03a_tile_walk": "04a_tile_walk",
-    "03b_tables": "04b_tables", "04_better_schedule": "05_better_schedule",
-    "05_descriptor_kernel": "06_descriptor_kernel", "06_general_key": "07_general_key",
-    "07_boundary_store": "08_boundary_store", "08_pick_operator": "09_pick_operator",
+@pytest.mark.parametrize(("entry", "place"), TOO_HIGH.values(), ids=TOO_HIGH)
+@pytest.mark.parametrize("beside", [None, "{}/source/01_offsets/01_offsets.ipynb", "{}/01_offsets.ipynb"])
+def test_a_folder_a_level_too_high_is_refused(tmp_path, entry, place, beside):
+    names = ["ann", "bob", "4"]
+    files = {place.format(who): answer(f"return '{who}'") for who in names}
+    if place == "all.zip":
+        files = {place: zipped({f"x/{who}/01_offsets.ipynb": answer(who) for who in names})}
+    elif place.endswith(".zip"):
+        files = {name: zipped({"x/01_offsets.ipynb": data}) for name, data in files.items()}
+    if beside and place != "all.zip":
+        files[beside.format(entry)] = notebook(HOLE)
+    hand_in(tmp_path, {**files, "cy/01_offsets.ipynb": answer("return 3")})
+    found = {each.student: each for each in discovered(tmp_path, BOTH)[0]}
+    assert list(found) == sorted([entry, "cy"])
+    assert list(found["cy"].answers) == ["01_offsets"]
+    assert found[entry].one_level_too_high
+    assert found[entry].answers == {}
+    (note,) = found[entry].notes
+    shown = ", ".join(name + (".zip" if place == "all/{}.zip" else "") for name in sorted(names))
+    assert f"holds several hand-ins ({shown}): " in note
+    assert ("unpack it" if place == "all.zip" else "grade that folder by itself") in note
+    assert note.endswith(f"; if they are versions of one student's, add --one-student {entry}")
+
+
+ONE = {
+    "copies": ["01_offsets.ipynb", "01_offsets (1).ipynb", "01_offsets-Copy2.ipynb", "01_offsets_final.ipynb"],
+    "other names": ["homework.ipynb", "Untitled.ipynb", "alice_01_offsets.ipynb", "bob_01_offsets.ipynb"],
+    "folders inside each other": ["01_offsets.ipynb", "old/01_offsets.ipynb", "old/older/01_offsets.ipynb"],
+    "a zip file beside": ["01_offsets.ipynb", "hand in.zip"],
+    "the repository": [
+        "r/exercises/01_offsets.ipynb", "r/my_course/exercises/01_offsets.ipynb", "r/solutions/01_offsets.ipynb",
+        "r/my_course/exercises/01_offsets.yours.ipynb", "r/my_course/exercises/01_offsets/01_offsets.ipynb",
+    ],
+    "a folder for each exercise": ["offsets/01_offsets.ipynb", "masks/03_tail_masks.ipynb"],
+    "a platform's names": ["ann_1234_5678_01_offsets.ipynb", "ann_LATE_1234_5679_01_offsets-1.ipynb"],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", ["{}.ipynb", "ann/{}.ipynb", "ann_{}.ipynb", "{}-ann (1).ipynb", "ann.zip"])
-def test_a_notebook_with_its_old_name_answers_the_same_exercise(tmp_path, shape):
-    written = "# the answer, whatever it defines\n"  # so that it is the name that places it
-    notebooks = {name: notebook(f"{written}x = '{name}'") for name in OLD_NAMES}
-    if shape == "ann.zip":
-        hand_in(
-            tmp_path / "ann", {shape: zipped({f"exercises/{name}.ipynb": data for name, data in notebooks.items()})}
-        )
-    else:
-        hand_in(tmp_path / "ann", {shape.format(name): data for name, data in notebooks.items()})
-    (found,), unrecognized = discovered(tmp_path / "ann", manifest.exercises())
-    assert (found.student, found.notes, unrecognized) == ("ann", [], [])
-    assert {name: [each.source for each in versions] for name, versions in found.answers.items()} == {
-        new: [f"{written}x = '{old}'"] for old, new in OLD_NAMES.items()
-    }
-
-
-def test_a_notebook_with_its_old_name_comes_after_the_new_one(tmp_path):
-    hand_in(tmp_path, {
-        "ann/02_tail_masks.ipynb": notebook("x = 1"), "ann/03_tail_masks.ipynb": notebook("x = 2"),
-        "bob/02_tail_masks.py": b"x = 1",
-    })  # fmt: skip
-    (ann, bob), _ = discovered(tmp_path, BOTH)
-    assert [each.where for each in ann.answers["03_tail_masks"]] == ["03_tail_masks.ipynb", "02_tail_masks.ipynb"]
-    assert bob.answers == {"03_tail_masks": [Answer("02_tail_masks.py", refused=NO_NOTEBOOK)]}
-
-
-@pytest.mark.parametrize("name", ["05_tail_masks", "00_offsets", "04a_tail_masks", "tail_masks"])
-def test_another_number_was_never_its_name(tmp_path, name):
-    hand_in(tmp_path, {f"ann/{name}.ipynb": notebook("x = 1")})
+@pytest.mark.parametrize("names", ONE.values(), ids=ONE)
+def test_versions_are_one_students(tmp_path, names):
+    files = {name: answer(f"return {i}") if name.endswith("ipynb") else b"" for i, name in enumerate(names)}
+    files |= {name: zipped({"x/01_offsets.ipynb": answer()}) for name in names if name.endswith(".zip")}
+    hand_in(tmp_path / "lee_ann_123", files)
     (found,), _ = discovered(tmp_path, BOTH)
-    assert (found.answers, found.notes) == ({}, [f"no notebook of an exercise among 1 file: {name}.ipynb"])
+    assert (found.student, found.notes) == ("lee_ann_123", [])
+    assert found.answers["01_offsets"]
+
+
+def test_folders_with_nothing_written_or_readable_are_no_hand_ins(tmp_path):
+    """A student may keep the exercises as they were handed out beside the work."""
+    hand_in(tmp_path / "ann", {
+        "work/01_offsets.ipynb": answer(), "clone/exercises/01_offsets.ipynb": notebook(HOLE),
+        "broken/01_offsets.ipynb": b"{", "text/01_offsets.py": b"",
+    })  # fmt: skip
+    (found,), _ = discovered(tmp_path, BOTH)
+    assert found.answers["01_offsets"][0].where == "work/01_offsets.ipynb"
+
+
+def test_the_grader_has_the_last_word(tmp_path):
+    hand_in(tmp_path, {f"ann/{day}/01_offsets.ipynb": answer(f"return '{day}'") for day in ("monday", "tuesday")})
+    students = {"ann": [tmp_path / "ann"]}
+    assert not read_here(students)[0].answers
+    assert len(read_here(students, one_student=["ann"])[0].answers["01_offsets"]) == 2
+    assert not read_here(students, one_student=["bob"])[0].answers
+
+
+def test_an_odd_name_is_quoted_for_the_shell_and_cut(tmp_path):
+    hand_in(tmp_path, {f"the class's/{who * 60}/01_offsets.ipynb": answer(who) for who in "xyzw"})
+    (found,), _ = discovered(tmp_path, BOTH)
+    assert found.notes[0].endswith("""add --one-student 'the class'"'"'s'""")
+    assert f"({'w' * 40}, {'x' * 40}, {'y' * 40}, …)" in found.notes[0]
+
+
+@pytest.mark.parametrize("name", ["01_offsets", "homework"])
+def test_files_beside_a_folder_never_displace_its_answers(tmp_path, name):
+    """Anybody may name a file after somebody else."""
+    flood = {f"anna_01_offsets ({i}).ipynb": answer(f"return {i}") for i in range(6)}
+    hand_in(tmp_path, {f"anna/{name}.ipynb": answer("right"), "anna/old/01_offsets.ipynb": notebook(HOLE), **flood})
+    (found,), _ = discovered(tmp_path, BOTH)
+    places = [each.where for each in found.answers["01_offsets"]]
+    if name == "01_offsets":
+        assert places == [f"{name}.ipynb", *(f"anna_01_offsets ({i}).ipynb" for i in (5, 4, 3))]
+    hand_in(tmp_path, {"anna/old/01_offsets.ipynb": answer("older")})
+    (found,), _ = discovered(tmp_path, BOTH)
+    assert found.answers["01_offsets"][0].where in (f"{name}.ipynb", "old/01_offsets.ipynb")
+
+
+def test_no_name_takes_long_to_compare(tmp_path):
+    names = ["1_" * 100, "a." + "_" * 200, "(" * 200, *(f"{i}" for i in range(3_000))]
+    hand_in(tmp_path / "ann", {f"{name}/01_offsets.ipynb": answer(str(i)) for i, name in enumerate(names)})
+    started = time.process_time()
+    (found,), _ = discovered(tmp_path, BOTH)
+    assert found.one_level_too_high
+    assert time.process_time() - started < 10

@@ -74,7 +74,7 @@ def test_a_class_in_an_entry_is_told_unless_the_grader_knows_better(tmp_path):
     students = {path.name: [path] for path in (tmp_path / "in").iterdir()}
     found = {each.student: each for each in reader.read_all(students)}
     assert found["submitted"].answers == {}
-    assert "has the work of several people (ann, bob): grade that folder by itself" in found["submitted"].notes[0]
+    assert "holds several hand-ins (ann, bob): grade that folder by itself" in found["submitted"].notes[0]
     assert len(found["source"].answers["01_offsets"]) == 1
     found = {each.student: each for each in reader.read_all(students, one_student=["submitted"])}
     assert len(found["submitted"].answers["01_offsets"]) == 2

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from confined_steps import BY_FILTER, BY_FILTER_IN_OTHER_WORDS, BY_LANDLOCK, BY_LIMIT, BY_RIGHTS, GRANTED
-from gemm_course.isolation import landlock as sandbox
+from gemm_course.isolation import landlock
 
 NEEDS = {
     "c_compiler": Path(sysconfig.get_path("include"), "Python.h"),
@@ -32,7 +32,7 @@ def test_what_a_gpus_driver_needs_is_granted(outcomes, step):
     assert outcomes[step] == ""
 
 
-@pytest.mark.skipif(not sandbox.landlock_version(), reason="this kernel has no Landlock")
+@pytest.mark.skipif(not landlock.landlock_version(), reason="this kernel has no Landlock")
 @pytest.mark.parametrize("step", BY_LANDLOCK)
 def test_files_of_others_are_refused(outcomes, step):
     assert outcomes[step].startswith("PermissionError")
@@ -59,7 +59,7 @@ def test_packages_in_a_folder_of_the_users_do_not_open_it(monkeypatch, tmp_path,
     module = types.ModuleType("numpy")
     module.__file__ = str(place / "numpy" / "__init__.py")
     monkeypatch.setitem(sys.modules, "numpy", module)
-    found = {Path(each) for each in sandbox._installed()}
+    found = {Path(each) for each in landlock._installed()}
     assert (place in found) == readable
     assert {place / "numpy", place / "numpy.libs", place / "nvidia"} <= found or readable
     assert not {tmp_path, tmp_path.parent} & found
@@ -75,7 +75,7 @@ def test_a_package_that_is_not_imported_yet_can_be_read(monkeypatch, tmp_path, n
     monkeypatch.delitem(sys.modules, name, raising=False)
     others = [entry for entry in sys.path if not Path(entry, name).exists()]  # a package goes before a namespace
     monkeypatch.setattr(sys, "path", [str(tmp_path), *others])
-    found = set(sandbox._installed())
+    found = set(landlock._installed())
     assert str(tmp_path / name) in found
     assert str(tmp_path) not in found
     assert name not in sys.modules
@@ -87,12 +87,12 @@ def test_our_code_is_closed_where_it_is_installed_among_others(tmp_path, monkeyp
         (site / name).mkdir(parents=True)
     (site / "six.py").touch()
     (site / "link").symlink_to(site / "gemm_course")
-    monkeypatch.setattr(sandbox, "_HIDDEN", (str(site / "gemm_course"),))
-    rules = dict(sandbox._around_hidden(str(tmp_path)))
-    folders, open_ones = sandbox._READ_FOLDER, sandbox._READ
+    monkeypatch.setattr(landlock, "_HIDDEN", (str(site / "gemm_course"),))
+    rules = dict(landlock._around_hidden(str(tmp_path)))
+    folders, open_ones = landlock._READ_FOLDER, landlock._READ
     assert rules == {
         str(tmp_path): folders, str(tmp_path / "lib"): folders, str(site): folders,
         str(site / "torch"): open_ones, str(site / "six.py"): open_ones,
     }  # fmt: skip
-    assert dict(sandbox._around_hidden(str(site / "gemm_course" / "exercises"))) == {}
-    assert dict(sandbox._around_hidden(str(site / "torch"))) == {str(site / "torch"): open_ones}
+    assert dict(landlock._around_hidden(str(site / "gemm_course" / "exercises"))) == {}
+    assert dict(landlock._around_hidden(str(site / "torch"))) == {str(site / "torch"): open_ones}

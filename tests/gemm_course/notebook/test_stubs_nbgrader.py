@@ -19,8 +19,7 @@ import pytest
 
 import mutants
 from gemm_course.exercises import manifest
-from gemm_course.notebook import cells as submission
-from gemm_course.notebook import stubs as generate
+from gemm_course.notebook import cells, stubs
 from places import ROOT
 
 REQUIREMENT = "nbgrader>=0.9.5,<0.10"
@@ -94,8 +93,8 @@ def one_of_each_form():
     for exercise in manifest.exercises():
         (cell,) = (
             cell
-            for cell in generate.read(ROOT / "solutions" / f"{exercise.name}.ipynb")["cells"]
-            if cell["metadata"].get("nbgrader", {}).get("grade_id") == submission.SOLUTION_ID
+            for cell in stubs.read(ROOT / "solutions" / f"{exercise.name}.ipynb")["cells"]
+            if cell["metadata"].get("nbgrader", {}).get("grade_id") == cells.SOLUTION_ID
         )
         forms.setdefault(tuple(re.findall(r"^ *### \w+ SOLUTION", "".join(cell["source"]), re.MULTILINE)), exercise)
     return {each.name: each for each in (OFFSETS, MASKS, *forms.values())}.values()
@@ -103,18 +102,18 @@ def one_of_each_form():
 
 def with_nbgraders_hole(exercise, source):
     """An exercise's cell as nbgrader words its hole."""
-    hole = re.escape(generate.hole(exercise))
+    hole = re.escape(stubs.hole(exercise))
     return re.sub(rf"^([ ]*){hole}$", r"\1# YOUR CODE HERE\n\1raise NotImplementedError()", source, flags=re.MULTILINE)
 
 
 def hand_in(course, student, exercise, notebook, source=None):
     """Put a notebook where nbgrader expects it; with the answer's cell replaced, if there is a source."""
     for cell in notebook["cells"]:
-        if source is not None and cell["metadata"].get("nbgrader", {}).get("grade_id") == submission.SOLUTION_ID:
+        if source is not None and cell["metadata"].get("nbgrader", {}).get("grade_id") == cells.SOLUTION_ID:
             cell["source"] = source
     folder = course / "submitted" / student / "ps1"
     folder.mkdir(parents=True, exist_ok=True)
-    generate.write(notebook, folder / f"{exercise.name}.ipynb")
+    stubs.write(notebook, folder / f"{exercise.name}.ipynb")
 
 
 def test_nbgrader_makes_the_exercises_and_grades_the_answers(nbgrader):
@@ -128,19 +127,19 @@ def test_nbgrader_makes_the_exercises_and_grades_the_answers(nbgrader):
     for exercise in one_of_each_form():
         name = f"{exercise.name}.ipynb"
         stub = [
-            (cell, with_nbgraders_hole(exercise, text)) for cell, text in code(generate.read(ROOT / "exercises" / name))
+            (cell, with_nbgraders_hole(exercise, text)) for cell, text in code(stubs.read(ROOT / "exercises" / name))
         ]
-        assert code(generate.read(release / name)) == stub
+        assert code(stubs.read(release / name)) == stub
 
     def solution(exercise):
-        return submission.of_notebook(ROOT / "solutions" / f"{exercise.name}.ipynb", exercise.function)
+        return cells.of_notebook(ROOT / "solutions" / f"{exercise.name}.ipynb", exercise.function)
 
     def released(exercise):
-        return generate.read(release / f"{exercise.name}.ipynb")
+        return stubs.read(release / f"{exercise.name}.ipynb")
 
     hand_in(course, "ann", OFFSETS, released(OFFSETS), mutants.of(OFFSETS.name)["host_sync"].source)
     hand_in(course, "ann", MASKS, released(MASKS), solution(MASKS))
-    hand_in(course, "bob", OFFSETS, generate.read(ROOT / "exercises" / f"{OFFSETS.name}.ipynb"))
+    hand_in(course, "bob", OFFSETS, stubs.read(ROOT / "exercises" / f"{OFFSETS.name}.ipynb"))
     call("-m", "nbgrader", "autograde", "ps1", "--create")
 
     grades = json.loads(call("-c", GRADES))

@@ -276,7 +276,7 @@ def test_a_gpu_that_cuda_does_not_find_is_told_and_costs_nothing(monkeypatch):
         problem = isolation_report.try_gpu(found.ask)
         assert result.message.endswith(problem)
         assert re.search("CUDA|NVIDIA driver", problem)  # of torch built without CUDA, and with it
-        assert isolation_report.find_layer(found.ask, problem) == "it does not run without its confinement either"
+        assert isolation_report.find_layer(found.ask, problem) == "it does not run without isolation either"
 
 
 @pytest.mark.parametrize(
@@ -286,8 +286,8 @@ def test_a_gpu_that_cuda_does_not_find_is_told_and_costs_nothing(monkeypatch):
         (f"open({str(Path(__file__))!r})", "it runs without Landlock's rules about files"),
         ("import os; os.fork() or os._exit(0)", "it runs without the filter of system calls"),
         ("import os; os.truncate(os.memfd_create('x'), 65 << 20)", "it runs without the limits on memory"),
-        (f"import os; open({str(Path(__file__))!r}); os.fork()", "it runs without all of its confinement, not"),
-        ("1 / 0", "it does not run without its confinement either"),
+        (f"import os; open({str(Path(__file__))!r}); os.fork()", "it runs without any isolation, but not"),
+        ("1 / 0", "it does not run without isolation either"),
     ],
     ids=["nothing", "files", "calls", "limits", "two", "itself"],
 )
