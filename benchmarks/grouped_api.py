@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from course_kernels.bench import configurations, grouped, providers
+from course_kernels.bench import configurations, grouped, providers, report, timing
 from course_kernels.bench.rows import by_name
-from gemm_course.cli import bench as command
 
 REPEATS = 100  # in 40, medians of rows at the power limit were up to 0.5 % apart
 LARGE = 5e11  # rows of so many multiplications and additions keep the GPU at its power limit
@@ -18,12 +17,10 @@ def rows() -> dict:
         list(by_name().values()),
         present,
         repeats=REPEATS,
-        tell=lambda row, entry: print(command.table(row, entry, roles), flush=True),
+        tell=lambda measured: print(report.table(measured, roles), flush=True),
     )
-    print(command.closing(results), flush=True)
-    if wrong := command.failures_of_ours(results):
-        raise AssertionError("wrong or failed:\n" + "\n".join(wrong))
-    return results
+    print(report.closing(results), flush=True)
+    return report.require_correct(results).as_json()
 
 
 def sustained() -> dict:
@@ -38,10 +35,8 @@ def sustained() -> dict:
         present,
         passes=("forward",),
         repeats=7,
-        timer=grouped.SustainedTimer(),
-        tell=lambda row, entry: print(configurations.ranking(row, entry), flush=True),
+        timer=timing.SustainedTimer(),
+        tell=lambda measured: print(configurations.ranking(measured.row, measured.as_json()), flush=True),
     )
-    if wrong := command.failures_of_ours(results):
-        raise AssertionError("wrong or failed:\n" + "\n".join(wrong))
-    results["regrets"] = configurations.regrets(table, results["rows"])
-    return results
+    found = report.require_correct(results).as_json()
+    return found | {"regrets": configurations.regrets(table, found["rows"])}

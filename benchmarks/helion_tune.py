@@ -140,7 +140,7 @@ def main() -> None:
                 "effort": arguments.effort,
                 "entries": [entry._asdict() for entry in merged(old, new)],
             }
-            record.write(path, table, arguments.commit, DEPENDS_ON)
+            record.write(path, table, record.provenance(arguments.commit, DEPENDS_ON))
     print(f"{path}: {time.time() - start:.0f} s", flush=True)
 
 

@@ -180,7 +180,8 @@ def main() -> None:
     for name, file in files.items():
         start = time.time()
         torch.manual_seed(0)
-        record.write(arguments.out / f"{file}.json", RECORDS[name].measure(), arguments.commit, DEPENDS_ON[file])
+        results = RECORDS[name].measure()
+        record.write(arguments.out / f"{file}.json", results, record.provenance(arguments.commit, DEPENDS_ON[file]))
         print(f"{file}: {time.time() - start:.0f} s", flush=True)
 
 

@@ -7,10 +7,9 @@ import itertools
 
 import torch
 
-from course_kernels.bench import configurations, grouped, scaled
+from course_kernels.bench import configurations, grouped, report, scaled
 from course_kernels.bench.interface import Provider, make_operands
 from course_kernels.bench.rows import Row, by_name
-from gemm_course.cli import bench as command
 
 # Long sums of positive numbers, in which truncation errors add up.
 LONG = Row("long", "256 over 3, one empty, 512, 7168", (100, 0, 156), 512, 7168, "compute")
@@ -65,12 +64,12 @@ def rows() -> dict:
         present,
         passes=("forward", "called"),
         dtype=scaled.DTYPE,
-        tell=lambda row, entry: print(configurations.ranking(row, entry), flush=True),
+        tell=lambda measured: print(configurations.ranking(measured.row, measured.as_json()), flush=True),
     )
-    results["regrets"] = configurations.regrets(table, results["rows"], scaled.DTYPE.itemsize)
-    results["losses"] = losses(present)
+    found = results.as_json()
+    found["regrets"] = configurations.regrets(table, found["rows"], scaled.DTYPE.itemsize)
+    found["losses"] = losses(present)
     for what in ("regrets", "losses"):
-        print(what, *results[what].items(), sep="\n  ", flush=True)
-    if wrong := command.failures_of_ours(results):
-        raise AssertionError("wrong or failed:\n" + "\n".join(wrong))
-    return results
+        print(what, *found[what].items(), sep="\n  ", flush=True)
+    report.require_correct(results)
+    return found

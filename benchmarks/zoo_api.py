@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from course_kernels.bench import grouped, providers, zoo
-from gemm_course.cli import bench as command
+from course_kernels.bench import grouped, providers, report, zoo
 
 REPEATS = 15
 LEFT_OUT = ("loop", "dense")  # they take most of the time where there are hundreds of groups
@@ -16,12 +15,10 @@ def rows() -> dict:
     results = grouped.measure(
         zoo.compact(),
         present,
-        passes=command.ZOO_PASSES,
+        passes=zoo.PASSES,
         repeats=REPEATS,
-        tell=lambda row, entry: print(command.table(row, entry, roles), flush=True),
+        tell=lambda measured: print(report.table(measured, roles), flush=True),
     )
-    print(command.closing(results), flush=True)
-    if wrong := command.failures_of_ours(results):
-        raise AssertionError("wrong or failed:\n" + "\n".join(wrong))
-    results["models"] = {model.name: model.source for model in zoo.MODELS}
-    return results
+    print(report.closing(results), flush=True)
+    models = {model.name: model.source for model in zoo.MODELS}
+    return report.require_correct(results).as_json() | {"models": models}

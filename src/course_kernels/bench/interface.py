@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from course_kernels.bench.rows import Row
+from course_kernels.bench.timing import Result
+from course_kernels.bench.verification import WrongResult, count_wrong
 
-__all__ = ["ROLES", "Calls", "Operands", "Provider", "make_operands", "one_line", "training_step"]
+__all__ = [
+    "ROLES",
+    "Calls",
+    "Operands",
+    "Provider",
+    "Verified",
+    "is_out_of_memory",
+    "make_operands",
+    "one_line",
+    "training_step",
+]
 
 ROLES = ("ours", "candidate", "peer", "ceiling")
+# The relative loss of sums of 8-bit products in tensor cores: one or two in a hundred when all of K is one sum.
+_LOSS_OF_8_BITS = 2.0**-5
+
+
+class Verified(Protocol):
+    """Operands that know the right results."""
+
+    def verify(self, result: Result, pass_name: str) -> None:
+        """Raise ``WrongResult`` unless the result of a pass is right."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +74,50 @@ class Operands:
             self, weight=self.weight[:1], offs=self.offs[-1:], sizes=(sum(self.sizes),),
             d_weight=first(self.d_weight), scale_b=first(self.scale_b),
         )  # fmt: skip
+
+    def exact(self, pass_name: str) -> Iterator[Tensor]:
+        """The float64 results of each group."""
+        a = self.a.split(self.sizes)
+        if pass_name in ("dA", "dB"):
+            for g, d_out in enumerate(self.d_out.split(self.sizes)):
+                left, right = (d_out, self.weight[g]) if pass_name == "dA" else (d_out.mT, a[g])
+                yield left.double() @ right.double()
+            return
+        for g, factors in enumerate([None] * len(a) if self.scale_a is None else self.scale_a.split(self.sizes)):
+            product = a[g].double() @ self.weight[g].double().mT
+            yield product if factors is None else product * (factors[:, None].double() * self.scale_b[g].double())
+
+    def verify(self, result: Result, pass_name: str) -> None:
+        """Compare a result with float64 products, as `count_wrong` does, within one unit in the last place.
+
+        The bound is wider for 8-bit operands, whose sums may lose more. ``result`` may be a list of the groups.
+
+        Raises:
+            WrongResult: names the first group that is wrong, and how many of its elements are.
+        """
+        if pass_name == "step":
+            for each, part in zip(("forward", "dA", "dB"), result, strict=True):
+                try:
+                    self.verify(part, each)
+                except WrongResult as error:
+                    raise WrongResult(f"{each}: {error}") from None
+            return
+        groups = result
+        if isinstance(result, Tensor):
+            groups = result.unbind() if pass_name == "dB" else result.split(self.sizes)
+        if len(groups) != len(self.sizes):
+            raise WrongResult(f"{len(groups)} groups came back, wanted {len(self.sizes)}")
+        N, K = self.weight.shape[1:]
+        for g, (group, size) in enumerate(zip(groups, self.sizes)):
+            shape = {"dA": (size, K), "dB": (N, K)}.get(pass_name, (size, N))
+            if group.shape != shape:
+                raise WrongResult(f"group {g} has shape {tuple(group.shape)}, wanted {shape}")
+        unit = _LOSS_OF_8_BITS if self.scale_a is not None else torch.finfo(groups[0].dtype).eps if groups else 0.0
+        for g, count in enumerate(count_wrong(groups, self.exact(pass_name), unit)):
+            if count:
+                raise WrongResult(
+                    f"{count} of {groups[g].numel()} elements of group {g} are wrong ({self.sizes[g]} rows)"
+                )
 
 
 def make_operands(row: Row, device: torch.device | str, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> Operands:
@@ -105,14 +171,14 @@ class Calls:
             groups. `called` is the product as a user calls it; the others are for CUDA graphs and may write into the
             operands' buffers. An empty table: the provider has no such pass.
         step: forward and backward through autograd; the result is (out, d_a, d_weight).
-        operands: the operands that the results belong to, if not those of the row.
+        operands: verifies the results, where these are not the results of the row's operands.
     """
 
     forward: dict[str, Callable[[], Tensor]]
     called: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
     d_a: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
     d_b: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
-    operands: Operands | None = None
+    operands: Verified | None = None
     step: dict[str, Callable[[], tuple[Tensor, Tensor, Tensor]]] = field(default_factory=dict)
 
     def of(self, pass_name: str) -> dict[str, Callable[[], Tensor]]:
@@ -179,3 +245,10 @@ def one_line(error: Exception) -> str:
     """An exception as a line that fits a table's footnote."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:200]}".rstrip(": ")
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether the device's memory ran out. Ending a failed capture may raise another error, so its context counts."""
+    while error is not None and not isinstance(error, torch.OutOfMemoryError):
+        error = error.__cause__ or error.__context__
+    return error is not None

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from course_kernels.files import write_atomically
 from course_kernels.provenance import ROOT, digest
 
 __all__ = [
@@ -73,12 +74,14 @@ def provenance(commit_id: str | None = None, depends_on: Sequence[str] = LIBRARY
     }
 
 
-def write(
-    path: str | pathlib.Path, results: dict, commit_id: str | None = None, depends_on: Sequence[str] = LIBRARY
-) -> None:
-    """Write results with their ``provenance`` to a JSON file that diffs line by line."""
-    text = json.dumps({"provenance": provenance(commit_id, depends_on), **results}, indent=1)
-    pathlib.Path(path).write_text(rows_on_lines(text) + "\n")
+def write(path: str | pathlib.Path, results: Mapping, about: Mapping) -> None:
+    """Write results to a JSON file that diffs line by line, in one step: an interruption leaves the old file.
+
+    Args:
+        about: their ``provenance``.
+    """
+    text = json.dumps({"provenance": about, **results}, indent=1)
+    write_atomically(path, rows_on_lines(text) + "\n")
 
 
 def rows_on_lines(text: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench_stand_ins import TINY, TINY_8_BIT, product
+from bench_stand_ins import TINY, TINY_8_BIT, Correct, product
 from course_kernels.bench.interface import make_operands, one_line
+from course_kernels.bench.rows import PASSES
+from course_kernels.bench.verification import WrongResult
 
 FP8 = torch.float8_e4m3fn
 
@@ -42,3 +44,51 @@ def test_an_exception_is_one_line():
     assert one_line(RuntimeError("no kernel image\nand a long story")) == "RuntimeError: no kernel image"
     assert one_line(KeyError()) == "KeyError"
     assert len(one_line(ValueError("x" * 1000))) == len("ValueError: ") + 200
+
+
+@pytest.mark.parametrize("of", PASSES)
+def test_a_wrong_element_is_found(of):
+    operands = make_operands(TINY, "cpu")
+    result = next(iter(Correct().prepare(operands).of(of).values()))()
+    operands.verify(result, of)
+    place = (2, 3, 5) if of == "dB" else (9, 5)  # both in group 2
+    for value in (float("nan"), result[place].item() + 1.0, float("inf")):
+        broken = result.clone()
+        broken[place] = value
+        with pytest.raises(WrongResult, match=r"1 of \d+ elements of group 2 are wrong \(24 rows\)"):
+            operands.verify(broken, of)
+
+
+def test_the_gradient_of_an_empty_group_must_be_zero():
+    operands = make_operands(TINY, "cpu")
+    result = next(iter(Correct().prepare(operands).d_b.values()))()
+    result[1, 0, 0] = 1e-30
+    with pytest.raises(WrongResult, match="group 1"):
+        operands.verify(result, "dB")
+
+
+def test_a_result_of_another_shape_is_wrong():
+    operands = make_operands(TINY, "cpu")
+    with pytest.raises(WrongResult, match="shape"):
+        operands.verify(operands.out[:, :8], "forward")
+
+
+def test_a_result_with_too_few_groups_is_wrong():
+    operands = make_operands(TINY, "cpu")
+    with pytest.raises(WrongResult, match="3 groups came back, wanted 4"):
+        operands.verify(operands.out.split(operands.sizes)[:3], "forward")
+
+
+def test_a_wrong_result_of_8_bit_operands_is_found():
+    operands = make_operands(TINY, "cpu", FP8)
+    o = operands
+    right = product(o.a, o.weight.mT, o.offs, o.scale_a, o.scale_b)
+    operands.verify(right, "forward")
+    for value in (float("nan"), right[9, 5].item() + 1.0):
+        broken = right.clone()
+        broken[9, 5] = value
+        with pytest.raises(WrongResult, match="1 of 384 elements of group 2 are wrong"):
+            operands.verify(broken, "forward")
+    for scales in ((o.scale_a * 1.2, o.scale_b), (o.scale_a, o.scale_b.flip(0))):
+        with pytest.raises(WrongResult):
+            operands.verify(product(o.a, o.weight.mT, o.offs, *scales), "forward")

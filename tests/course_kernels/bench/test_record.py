@@ -20,11 +20,10 @@ PROVENANCE = {
 PATTERNS = ("course_kernels/kernels/*.py",)
 
 
-def test_record_round_trip(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "provenance", lambda commit_id, on: {"commit": commit_id, "on": on})
-    path = tmp_path / "one.json"
-    record.write(path, {"rows": {"4 x 128^3": 7.5}}, "abc", PATTERNS)
-    assert record.read(path) == {"provenance": {"commit": "abc", "on": [*PATTERNS]}, "rows": {"4 x 128^3": 7.5}}
+def test_record_round_trip(tmp_path):
+    path, about = tmp_path / "one.json", {"commit": "abc", "depends_on": [*PATTERNS]}
+    record.write(path, {"rows": {"4 x 128^3": 7.5}}, about)
+    assert record.read(path) == {"provenance": about, "rows": {"4 x 128^3": 7.5}}
     assert len(path.read_text().splitlines()) > 5, "one line a value, so that a change is a small diff"
 
 
