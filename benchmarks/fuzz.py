@@ -38,6 +38,7 @@ import torch
 
 import fuzz_cases
 from course_kernels import runtime
+from course_kernels.bench import loaded
 from course_kernels.kernels.cute_sm90.config import configs_for
 from course_kernels.masked.execute import plans as masked_plans
 from course_kernels.packed.backends import cute as grouped_cute
@@ -215,6 +216,7 @@ def judge(
             raise RuntimeError(f"failed, to be had again with {again}\n{case}: {error}") from error
         modes[case.mode if api == GROUPED_MM else api] += 1
         dtypes[str(case.dtype).removeprefix("torch.")] += 1
+    loaded.share()
     return modes, dtypes
 
 
@@ -299,6 +301,16 @@ def fuzz(
         "modes": dict(sorted(modes.items())),
         "dtypes": dict(sorted(dtypes.items())),
     }
+
+
+def record_of_triton() -> dict:
+    """Ten cases of each kind, as many as take two minutes; those that have begun, and compilation, come on top."""
+    return fuzz(apis=(), of_each=10, seconds=120)
+
+
+def record_of_cute() -> dict:
+    """Likewise of the kernel in CuTe DSL, for 75 s."""
+    return fuzz(apis=(), of_each=10, seconds=75, backend="cute")
 
 
 def main() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from course_kernels.bench import configurations, grouped, jagged, report
 from course_kernels.bench.measured import Results
 
@@ -19,7 +21,7 @@ def shares_of_dense(results: Results) -> dict[str, dict[str, float]]:
     return found
 
 
-def rows() -> dict:
+def rows(keep: Callable[[Results], object] | None = None) -> dict:
     """All rows by all providers; a wrong or failed result of ours is an error. Providers without Helion are noted."""
     results = grouped.measure(
         jagged.rows(),
@@ -27,6 +29,7 @@ def rows() -> dict:
         passes=("forward", "called"),
         repeats=REPEATS,
         tell=lambda measured: print(configurations.ranking(measured.row, measured.as_json()), flush=True),
+        keep=keep,
     )
     shares = shares_of_dense(results)
     print("of dense", *shares.items(), sep="\n  ", flush=True)

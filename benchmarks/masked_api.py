@@ -13,8 +13,8 @@ from torch import Tensor
 
 from course_kernels import deepgemm, shuffle_weight
 from course_kernels.bench import clean_cache, timing
-from course_kernels.bench.timing import GpuTimer
-from course_kernels.bench.verification import WrongResult
+from course_kernels.bench.gpu_timer import GpuTimer
+from course_kernels.bench.interface import WrongResult
 from course_kernels.packed.backends import cute
 
 # DeepGEMM's shapes of decoding (tests/generators.py): groups and expected rows, then N and K.

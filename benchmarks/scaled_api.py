@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 
 import torch
 
 from course_kernels.bench import configurations, grouped, report, scaled
 from course_kernels.bench.interface import Provider, make_operands
+from course_kernels.bench.measured import Results
 from course_kernels.bench.rows import Row, by_name
 
 # Long sums of positive numbers, in which truncation errors add up.
@@ -48,7 +50,7 @@ def losses(providers: list[Provider], device: torch.device | str = "cuda") -> di
     return found
 
 
-def rows() -> dict:
+def rows(keep: Callable[[Results], object] | None = None) -> dict:
     """All rows by all providers of scaled products and all configurations of the kernel in CuTe DSL.
 
     A wrong or failed result of ours is an error; one of a configuration is noted.
@@ -65,6 +67,7 @@ def rows() -> dict:
         passes=("forward", "called"),
         dtype=scaled.DTYPE,
         tell=lambda measured: print(configurations.ranking(measured.row, measured.as_json()), flush=True),
+        keep=keep,
     )
     found = results.as_json()
     found["regrets"] = configurations.regrets(table, found["rows"], scaled.DTYPE.itemsize)

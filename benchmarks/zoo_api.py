@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from course_kernels.bench import grouped, providers, report, zoo
+from course_kernels.bench.measured import Results
 
 REPEATS = 15
 LEFT_OUT = ("loop", "dense")  # they take most of the time where there are hundreds of groups
 
 
-def rows() -> dict:
+def rows(keep: Callable[[Results], object] | None = None) -> dict:
     """The compact set by all providers that are installed; a wrong or failed result of ours is an error."""
     present = [each for each in providers.zoo() if each.name not in LEFT_OUT]
     roles = {provider.name: provider.role for provider in present}
@@ -18,6 +21,7 @@ def rows() -> dict:
         passes=zoo.PASSES,
         repeats=REPEATS,
         tell=lambda measured: print(report.table(measured, roles), flush=True),
+        keep=keep,
     )
     print(report.closing(results), flush=True)
     models = {model.name: model.source for model in zoo.MODELS}

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
 
 import course_kernels as ck  # isort: skip
+from course_kernels.bench import loaded  # isort: skip
 import torch
 
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig, configs_for
@@ -299,6 +300,7 @@ def main() -> None:
     if ck.runtime.mode() == "gpu":
         torch.cuda.synchronize()
     print(f"{len(chosen)} cases ran in mode {ck.runtime.mode()}")
+    loaded.share()
 
 
 if __name__ == "__main__":

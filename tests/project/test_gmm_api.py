@@ -8,7 +8,7 @@ import torch
 import gmm_api
 from bench_stand_ins import TINY
 from clock import Clock
-from course_kernels.bench.verification import WrongResult
+from course_kernels.bench.interface import WrongResult
 
 
 def test_rows_are_models_evenly_and_by_zipf():

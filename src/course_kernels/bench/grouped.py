@@ -11,11 +11,18 @@ import torch
 from torch import Tensor
 
 from course_kernels.bench import timing
-from course_kernels.bench.interface import Calls, Provider, Verified, is_out_of_memory, make_operands, one_line
+from course_kernels.bench.gpu_timer import GpuTimer, Result
+from course_kernels.bench.interface import (
+    Calls,
+    Provider,
+    Verified,
+    WrongResult,
+    is_out_of_memory,
+    make_operands,
+    one_line,
+)
 from course_kernels.bench.measured import Measured, Results, Time, Timings
 from course_kernels.bench.rows import EVERY_PASS, PASSES, Row
-from course_kernels.bench.timing import Result
-from course_kernels.bench.verification import WrongResult
 
 __all__ = ["measure", "measure_one", "verified_call"]
 
@@ -204,7 +211,7 @@ def measure_one(
         providers: those that are available here.
         passes: of `EVERY_PASS`.
         repeats: timed calls of each provider and pass, at least 2.
-        timer: a ``timing.GpuTimer``.
+        timer: a ``GpuTimer``.
     """
     unsuited = {provider.name: why for provider in providers if (why := provider.unsuited(row))}
     suited = [provider for provider in providers if provider.name not in unsuited]
@@ -255,7 +262,7 @@ def measure(
         passes: of `EVERY_PASS`.
         repeats: timed calls of each provider and pass, at least 2.
         dtype: of the operands. 8-bit operands have scales and no gradients, and need providers of scaled products.
-        timer: the clock; None is `timing.GpuTimer`, with which providers take turns.
+        timer: the clock; None is `GpuTimer`, with which providers take turns.
         tell: called with each row as soon as it is measured.
         keep: called with all rows so far as soon as another one is measured, to write them.
 
@@ -268,7 +275,7 @@ def measure(
         raise ValueError(f"passes must be among {', '.join(known)}, got {', '.join(map(repr, unknown))}")
     if repeats < 2:
         raise ValueError(f"repeats must be at least 2, since quartiles are taken; got {repeats}")
-    timer = timing.GpuTimer() if timer is None else timer
+    timer = GpuTimer() if timer is None else timer
     about, present = present_providers(providers)
     copy_tb_s = round(timer.copy_tb_s(), 3)
     results = Results(str(dtype).removeprefix("torch."), repeats, copy_tb_s, about, {}, tuple(row.name for row in rows))

@@ -10,9 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from course_kernels.bench.gpu_timer import Result
 from course_kernels.bench.rows import Row
-from course_kernels.bench.timing import Result
-from course_kernels.bench.verification import WrongResult, count_wrong
+from course_kernels.bench.verification import count_wrong
 
 __all__ = [
     "ROLES",
@@ -20,6 +20,7 @@ __all__ = [
     "Operands",
     "Provider",
     "Verified",
+    "WrongResult",
     "is_out_of_memory",
     "make_operands",
     "one_line",
@@ -29,6 +30,10 @@ __all__ = [
 ROLES = ("ours", "candidate", "peer", "ceiling")
 # The relative loss of sums of 8-bit products in tensor cores: one or two in a hundred when all of K is one sum.
 _LOSS_OF_8_BITS = 2.0**-5
+
+
+class WrongResult(AssertionError):
+    """A provider's result is not the product."""
 
 
 class Verified(Protocol):

@@ -11,13 +11,9 @@ from torch import Tensor
 from course_kernels.packed.problem import Operands
 from course_kernels.packed.scaling import BLOCK
 
-__all__ = ["WrongResult", "count_unlike", "count_wrong", "exact_products"]
+__all__ = ["count_unlike", "count_wrong", "exact_products"]
 
 _AT_ONCE = 2**26  # elements that are compared at a time: a few GB of float32
-
-
-class WrongResult(AssertionError):
-    """A provider's result is not the product."""
 
 
 def exact_products(operands: Operands, sizes: Sequence[int], blocks: bool = False) -> Iterator[Tensor]:

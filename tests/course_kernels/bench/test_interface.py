@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from bench_stand_ins import TINY, TINY_8_BIT, Correct, product
-from course_kernels.bench.interface import make_operands, one_line
+from course_kernels.bench.interface import WrongResult, make_operands, one_line
 from course_kernels.bench.rows import PASSES
-from course_kernels.bench.verification import WrongResult
 
 FP8 = torch.float8_e4m3fn
 

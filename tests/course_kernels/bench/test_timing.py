@@ -130,9 +130,3 @@ def test_interleaved_times_are_of_the_device_and_of_the_right_function():
 @pytest.mark.gpu
 def test_host_time_is_not_the_devices():
     assert timing.host_us(lambda: torch.cuda._sleep(2_000_000), repeats=40) < 300
-
-
-def test_a_timer_of_long_runs_differs_in_how_functions_take_turns():
-    assert timing.GpuTimer().interleaved_us is timing.interleaved_us
-    assert timing.SustainedTimer().interleaved_us is timing.sustained_us
-    assert issubclass(timing.SustainedTimer, timing.GpuTimer)
