@@ -17,9 +17,11 @@ from torch import Tensor
 from course_kernels import gmm, nptgmm, ptgmm
 from course_kernels.bench import timing
 from course_kernels.bench.gpu_timer import GpuTimer
-from course_kernels.bench.interface import Operands as Matrices
-from course_kernels.bench.interface import WrongResult, count_wrong, make_operands, one_line
+from course_kernels.bench.interface import WrongResult, one_line
+from course_kernels.bench.operands import Operands as Matrices
+from course_kernels.bench.operands import make_operands
 from course_kernels.bench.rows import Row, describe, equal, zipf
+from course_kernels.bench.verification import count_wrong
 
 REPEATS = 40
 # float32 sums of up to 16,384 rows in another order; a row that is left out is off by a hundred times as much.

@@ -27,7 +27,7 @@ import torch
 
 from course_kernels import runtime
 from course_kernels.bench import jagged, record, timing
-from course_kernels.bench.interface import make_operands
+from course_kernels.bench.operands import make_operands
 from course_kernels.bench.verification import count_wrong
 from course_kernels.jagged import tuned
 

@@ -9,8 +9,9 @@ from collections.abc import Callable
 import torch
 
 from course_kernels.bench import configurations, grouped, report, scaled
-from course_kernels.bench.interface import Provider, make_operands
+from course_kernels.bench.interface import Provider
 from course_kernels.bench.measured import Results
+from course_kernels.bench.operands import make_operands
 from course_kernels.bench.rows import Row, by_name
 
 # Long sums of positive numbers, in which truncation errors add up.

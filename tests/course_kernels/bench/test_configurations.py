@@ -8,7 +8,7 @@ from bench_stand_ins import LARGE, TINY_8_BIT
 from course_kernels.bench import configurations, record
 from course_kernels.bench import rows as bench_rows
 from course_kernels.bench.configurations import SWEPT, SWEPT_8_BIT, Configured
-from course_kernels.bench.interface import make_operands
+from course_kernels.bench.operands import make_operands
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.backends.cute import KernelVariant

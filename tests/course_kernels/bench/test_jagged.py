@@ -9,7 +9,7 @@ import torch
 
 from clock import Clock
 from course_kernels.bench import grouped, jagged
-from course_kernels.bench.interface import make_operands
+from course_kernels.bench.operands import make_operands
 from course_kernels.bench.rows import by_name
 from course_kernels.bench.verification import count_wrong
 

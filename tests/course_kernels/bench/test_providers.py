@@ -11,7 +11,7 @@ import torch
 from bench_stand_ins import DECODE, TINY
 from course_kernels import runtime
 from course_kernels.bench import providers as known
-from course_kernels.bench.interface import make_operands
+from course_kernels.bench.operands import make_operands
 from course_kernels.bench.rows import EVERY_PASS, PASSES, Row
 
 PEERS = [known.Torch(), known.CublasLoop(), known.Dense()]
