@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from course_kernels.bench.gpu_timer import GpuTimer
-from course_kernels.bench.interface import Provider
+from course_kernels.bench.interface import Provider, Verified
 from course_kernels.bench.measured import Measured, Results
 from course_kernels.bench.operands import make_operands
 from course_kernels.bench.rows import EVERY_PASS, PASSES, Row
@@ -43,6 +43,7 @@ def measure(
     device: torch.device | str = "cuda",
     dtype: torch.dtype = torch.bfloat16,
     timer=None,
+    make: Callable[[Row, torch.device | str, torch.dtype], Verified] = make_operands,
     tell: Callable[[Measured], object] | None = None,
     keep: Callable[[Results], object] | None = None,
 ) -> Results:
@@ -57,6 +58,7 @@ def measure(
         repeats: timed calls of each provider and pass, at least 2.
         dtype: of the operands. 8-bit operands have scales and no gradients, and need providers of scaled products.
         timer: the clock; None is `GpuTimer`, with which providers take turns.
+        make: makes a row's operands on a device, in a dtype. Others than `make_operands` need providers of their own.
         tell: called with each row as soon as it is measured.
         keep: called with all rows so far as soon as another one is measured, to write them.
 
@@ -75,7 +77,7 @@ def measure(
     results = Results(str(dtype).removeprefix("torch."), repeats, copy_tb_s, about, {}, tuple(row.name for row in rows))
     timer.free()
     for row in rows:
-        operands = functools.partial(make_operands, row, device, dtype)
+        operands = functools.partial(make, row, device, dtype)
         timings = measure_one(row, operands, present, passes, repeats, timer)
         measured = Measured.of(row, passes, dtype.itemsize, timings)
         results = dataclasses.replace(

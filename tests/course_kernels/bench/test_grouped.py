@@ -93,14 +93,13 @@ def test_an_error_of_the_device_while_a_pass_is_timed_ends_the_run_and_what_was_
     assert [list(each.rows) for each in kept] == [["tiny"]]
 
 
-def test_a_row_without_memory_for_its_operands_is_left_out_and_the_next_is_measured(monkeypatch):
+def test_a_row_without_memory_for_its_operands_is_left_out_and_the_next_is_measured():
     def make(row, device, dtype):
         if row is TINY:
             raise torch.OutOfMemoryError("Tried to allocate 14.00 GiB")
         return make_operands(row, device, dtype)
 
-    monkeypatch.setattr(grouped, "make_operands", make)
-    results = measure([TINY, DECODE], [Correct(), known.Torch()])
+    results = measure([TINY, DECODE], [Correct(), known.Torch()], make=make)
     found = results.rows["tiny"].timings
     reason = {"operands": "OutOfMemoryError: Tried to allocate 14.00 GiB"}
     assert found.out_of_memory == {"mine": reason, "torch": reason}
