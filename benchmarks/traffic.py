@@ -28,12 +28,12 @@ def launch_once(group_m: int) -> None:
     from course_kernels.bench import loaded  # isort: skip
     import torch
 
-    from course_kernels import GemmConfig, GroupGemmPlan
-    from list_api import operands
+    from course_kernels import GemmConfig
+    from list_api import Operands
 
     torch.manual_seed(0)
     config = GemmConfig(*BLOCK, num_warps=8, num_stages=3, group_m=group_m)
-    plan = GroupGemmPlan(*operands([PROBLEM]), method="tma", config=config)
+    plan = Operands.of([PROBLEM]).plan(method="tma", config=config)
     plan.run()
     torch.cuda.synchronize()
     loaded.share()
