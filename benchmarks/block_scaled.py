@@ -182,7 +182,7 @@ class Layer:
 
 
 class Part(NamedTuple):
-    """What a result is: "forward", "dA", "dB", or "row" of the row-wise kernel."""
+    """Operands with the kind of a result: "forward", "dA", "dB", or "row" of the row-wise kernel."""
 
     layer: Layer
     kind: str
@@ -203,7 +203,7 @@ def provider(name: str, call: Callable[[Layer], Tensor], kind: str = "forward", 
 
 
 def peers() -> list[Provider]:
-    """What other libraries have."""
+    """Other libraries' products."""
     deepgemm = [provider("deepgemm", Layer.by_deepgemm)] if importlib.util.find_spec("deep_gemm") else []
     return [provider("torch", Layer.by_torch), *deepgemm]
 

@@ -5,7 +5,7 @@
     python benchmarks/helion_tune.py --out FILE --commit ID   elsewhere; with the commit where there is no git checkout
 
 It needs the extra `helion`. The search, unlike the library, uses its scikit-learn; HELION_AUTOTUNER=PatternSearch does
-without. Helion's own autotuner searches for as long as it may. What it finds is verified, and measured against the
+without. Helion's own autotuner searches for as long as it may. Its result is verified, and measured against the
 configuration that the table had for the shape: the faster one is kept. Entries of other shapes that were measured stay.
 The table is written after each shape, so that an interrupted run keeps what it has.
 """

@@ -21,7 +21,7 @@ REPEATS = 40
 
 
 def _present(providers: Iterable[Provider]) -> tuple[dict[str, dict[str, str]], list[Provider]]:
-    """What a record says about providers, and those of them that are available here."""
+    """Entries of the providers in a record, and the providers that are available here."""
     about, present = {}, []
     for provider in providers:
         about[provider.name] = {"label": provider.label, "role": provider.role}

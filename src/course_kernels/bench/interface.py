@@ -1,4 +1,4 @@
-"""What a benchmark gives a provider, and what it expects of one."""
+"""The contract between a benchmark and a provider: operands, passes, reasons."""
 
 from __future__ import annotations
 

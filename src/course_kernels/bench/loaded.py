@@ -1,4 +1,4 @@
-"""The files that a measurement depends on: what the measuring processes have loaded and read.
+"""The files that a measurement depends on: modules that its processes have loaded, and data files that they read.
 
 A measuring program imports this module before anything else of the library. Its child processes do so, too, and call
 ``share`` when they are done.

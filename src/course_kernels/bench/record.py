@@ -36,7 +36,7 @@ _SHOWN = 5  # files of a stale record that are listed
 
 
 def _git(*arguments: str) -> str | None:
-    """What a git command prints; None where it fails, as outside a checkout."""
+    """The output of a git command; None where it fails, as outside a checkout."""
     try:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

@@ -145,7 +145,7 @@ class _Measurement:
     def _verified_steps(self) -> dict[str, Callable]:
         """The steps to time by provider, as CUDA graphs; if one of them cannot be captured, all as they are called.
 
-        What is timed was verified, and the peak memory of each is noted.
+        All of them were verified. The peak memory of each is noted.
         """
         timer, peaks, called, replays, pool = self.timer, self.peak_bytes, {}, {}, self.timer.pool()
         for name, calls in self.prepared.items():
