@@ -10,19 +10,20 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import ScalingType
 
 from course_kernels import GemmConfig, quantize_1x128, quantize_128x128, scaled_grouped_mm
-from course_kernels.bench import timing
-from course_kernels.bench.interface import one_line
+from course_kernels.bench.gpu_timer import GpuTimer
+from course_kernels.bench.interface import Calls, Function, Provider, Unverified, WrongResult
 from course_kernels.bench.rows import Row, describe
 from course_kernels.bench.verification import count_wrong
+from course_kernels.bench.verified_timing import measure_one
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.product import Operands
 from course_kernels.fp8.quantize import quantize_whole_blocks
 from course_kernels.kernels.cute_sm90.config import CONFIGS_BLOCK_SCALED, COOPERATIVE, CuteConfig
 
@@ -64,6 +65,7 @@ TRITON = (
 # DeepGEMM's function for groups one after the other, by its names since and before July 2025.
 DEEPGEMM = ("m_grouped_fp8_gemm_nt_contiguous", "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous")
 DEEPGEMM_ROWS = 128  # its groups are multiples of that
+REPEATS = 25
 SAMPLED = 64  # rows of a group whose results are compared
 
 
@@ -101,9 +103,10 @@ class Layer:
     def configured(self, config: CuteConfig, row_wise: bool = False) -> Tensor:
         """The product in a configuration of the kernel in CuTe DSL."""
         scales = (self.rows_of_a, self.cols_of_b) if row_wise else (self.sx, self.sw.mT)
-        operands = Operands(self.qx, self.qw.mT, self.offs, None, *scales)
-        form = cute.match_variant(operands, self.out, scaling="row" if row_wise else cute.BLOCKS)
-        cute.multiply(operands, self.out, form, config)
+        scaling = "row" if row_wise else cute.BLOCKS
+        product = Product.packed(self.qx, self.qw.mT, self.offs, None, *scales, scaling=scaling)
+        form = cute.match_variant(product, self.out)
+        cute.multiply(product, self.out, form, config)
         return self.out
 
     def by_torch(self) -> Tensor:
@@ -178,91 +181,113 @@ class Layer:
         return as_quantised(self.qx[part], self.sx[part], 1) @ weight.mT
 
 
-def peers(layer: Layer) -> dict[str, tuple[Callable[[], Tensor], str]]:
-    """What other libraries have, as ``calls``."""
-    found = {"torch": (layer.by_torch, "forward")}
-    if importlib.util.find_spec("deep_gemm"):
-        found["deepgemm"] = layer.by_deepgemm, "forward"
-    return found
+class Part(NamedTuple):
+    """Operands with the kind of a result: "forward", "dA", "dB", or "row" of the row-wise kernel."""
+
+    layer: Layer
+    kind: str
+
+    def verify(self, result: Tensor, pass_name: str) -> None:
+        """Compare the elements that ``Layer.wrong`` looks at."""
+        if wrong := self.layer.wrong(result, self.kind):
+            raise WrongResult(f"{wrong} wrong elements")
 
 
-def calls(layer: Layer) -> dict[str, tuple[Callable[[], Tensor], str]]:
-    """Everything that is measured of a row: name → function, and what its result is."""
-    found: dict[str, tuple[Callable[[], Tensor], str]] = {
-        "cute": (functools.partial(layer.forward, backend="cute"), "forward"),
-        "triton": (functools.partial(layer.forward, backend="triton"), "forward"),
-    }
+def provider(name: str, call: Callable[[Layer], Tensor], kind: str = "forward", role: str = "peer") -> Provider:
+    """A provider from a method of ``Layer``; no kind: its results are not compared. All are timed in one pass."""
+
+    def prepare(layer: Layer) -> Calls:
+        return Calls({"": lambda: call(layer)}, operands=Part(layer, kind) if kind else Unverified())
+
+    return Function(name, prepare, role)
+
+
+def peers() -> list[Provider]:
+    """Other libraries' products."""
+    deepgemm = [provider("deepgemm", Layer.by_deepgemm)] if importlib.util.find_spec("deep_gemm") else []
+    return [provider("torch", Layer.by_torch), *deepgemm]
+
+
+def configured(configs: Iterable[CuteConfig], name: str = "", row_wise: bool = False) -> list[Provider]:
+    """Configurations of the kernel in CuTe DSL, or of its row-wise sibling; ``name`` comes before theirs."""
+    kind = "row" if row_wise else "forward"
+    return [
+        provider(name + config.name, lambda layer, c=config: layer.configured(c, row_wise), kind, "candidate")
+        for config in configs
+    ]
+
+
+def providers() -> list[Provider]:
+    """Everything that is measured of a row."""
+    found = [provider(name, lambda layer, b=name: layer.forward(backend=b), role="ours") for name in ("cute", "triton")]
     for config in TRITON:
         block = "x".join(map(str, config.block))
         name = f"triton {block}_{config.num_warps}_{config.num_stages}_{config.programs_per_sm}"
-        found[name] = functools.partial(layer.forward, backend="triton", config=config), "forward"
-    for config in SWEPT:
-        found[f"cute {config.name}"] = functools.partial(layer.configured, config), "forward"
-    for config in SWEPT_ROW_WISE:
-        found[f"row-wise cute {config.name}"] = functools.partial(layer.configured, config, True), "row"
-    found |= peers(layer)
+        found.append(
+            provider(name, lambda layer, c=config: layer.forward(backend="triton", config=c), role="candidate")
+        )
+    found += configured(SWEPT, "cute ") + configured(SWEPT_ROW_WISE, "row-wise cute ", row_wise=True) + peers()
     for fast in (False, True):
-        found["dense row-wise" + ", fast" * fast] = functools.partial(layer.dense, fast), ""
+        found.append(provider("dense row-wise" + ", fast" * fast, lambda layer, f=fast: layer.dense(f), "", "ceiling"))
     for backend in ("cute", "triton"):
-        found[f"dA {backend}"] = functools.partial(layer.grad_x, backend), "dA"
-        found[f"dB {backend}"] = functools.partial(layer.grad_w, backend), "dB"
-        found[f"dB {backend}, whole blocks"] = functools.partial(layer.grad_w_of_whole_blocks, backend), "dB"
+        for name, kind, method in (
+            (f"dA {backend}", "dA", Layer.grad_x),
+            (f"dB {backend}", "dB", Layer.grad_w),
+            (f"dB {backend}, whole blocks", "dB", Layer.grad_w_of_whole_blocks),
+        ):
+            found.append(provider(name, lambda layer, m=method, b=backend: m(layer, b), kind, "ours"))
     return found
 
 
-def measure(layer: Layer, time: Callable[[dict], dict[str, list[float]]], capture: Callable) -> dict:
-    """Verify and time everything of a row: {"us", "rate", "failed"}, each by name; rates in TFLOP/s."""
-    graphs, failed = {}, {}
-    for name, (function, kind) in calls(layer).items():
-        try:
-            layer.out.fill_(float("nan"))
-            result = function()
-            if kind and (wrong := layer.wrong(result, kind)):
-                failed[name] = f"{wrong} wrong elements"
-            else:
-                graphs[name] = capture(function)
-        except Exception as error:
-            failed[name] = one_line(error)
-    us = {name: timing.summary(times) for name, times in time(graphs).items()}
-    rate = {name: round(layer.row.rate(each["median_us"]), 1) for name, each in us.items()}
-    return {"title": layer.row.title, "us": us, "rate": rate, "failed": failed}
+def measure(row: Row, among: Sequence[Provider], device: str = "cuda", timer=None) -> tuple[dict, list[str]]:
+    """Verify and time a row, and print the rates.
+
+    Returns:
+        "title", "us", "rate" in TFLOP/s and "failed", each by name; and a line for each result of ours that is wrong or
+        failed.
+    """
+    timings = measure_one(row, lambda: Layer(row, device), among, ("forward",), REPEATS, timer or GpuTimer())
+    medians = timings.medians_us("forward")
+    rate = {name: round(row.rate(us), 1) for name, us in medians.items()}
+    reasons = {name: ", ".join(why.values()) for name, why in (timings.failed | timings.out_of_memory).items()}
+    ranked = sorted(rate, key=rate.get, reverse=True)
+    print(row.title, *(f"  {rate[name]:7.1f} {name}" for name in ranked), sep="\n", flush=True)
+    print(*(f"  ! {name}: {reason}" for name, reason in reasons.items()), sep="\n", flush=True)
+    ours = {each.name for each in among if each.role == "ours"}
+    wrong = [f"{row.name}, {name}: {reasons[name]}" for name in timings.failed if name in ours]
+    us = timings.us_as_json()["forward"]
+    return {"title": row.title, "us": us, "rate": rate, "failed": reasons}, wrong
 
 
-def quantisers(layer: Layer, time: Callable, capture: Callable) -> dict:
+def quantisers(row: Row, device: str = "cuda", timer=None) -> dict:
     """Times of the quantisers, and their TB/s: two bytes read and one written of each element."""
-    offs = layer.offs
-    functions = {
-        "1x128": lambda: quantize_1x128(layer.x),
-        "1x128, transposed, restarting": lambda: quantize_1x128(layer.x.mT, offs=offs),
-        "1x128, transposed, whole blocks": lambda: quantize_whole_blocks(layer.x.mT, offs),
-        "128x128": lambda: quantize_128x128(layer.x),
+    functions: dict[str, Callable[[Layer], object]] = {
+        "1x128": lambda layer: quantize_1x128(layer.x),
+        "1x128, transposed, restarting": lambda layer: quantize_1x128(layer.x.mT, offs=layer.offs),
+        "1x128, transposed, whole blocks": lambda layer: quantize_whole_blocks(layer.x.mT, layer.offs),
+        "128x128": lambda layer: quantize_128x128(layer.x),
     }
-    us = {name: timing.summary(times) for name, times in time({n: capture(f) for n, f in functions.items()}).items()}
-    return {"us": us, "TB/s": {name: round(3 * layer.x.numel() / us[name]["median_us"] / 1e6, 2) for name in us}}
 
+    def quiet(layer: Layer, function: Callable) -> None:
+        function(layer)  # its results are of several dtypes, and not compared
 
-def replayed(function: Callable) -> Callable[[], None]:
-    """A graph of one call."""
-    return timing.capture(function).replay
+    among = [provider(name, functools.partial(quiet, function=each), "") for name, each in functions.items()]
+    timings = measure_one(row, lambda: Layer(row, device), among, ("forward",), REPEATS, timer or GpuTimer())
+    elements = row.total_m * row.K
+    rates = {name: round(3 * elements / us / 1e6, 2) for name, us in timings.medians_us("forward").items()}
+    print("quantisers, TB/s", rates, flush=True)
+    return {"us": timings.us_as_json()["forward"], "TB/s": rates}
 
 
 def rows() -> dict:
     """All rows. A wrong or failed result of the library is an error; a configuration's is noted."""
     results: dict = {"rows": {}}
-    time = functools.partial(timing.interleaved_us, repeats=25)
+    failed = []
     for row in ROWS:
-        layer = Layer(row)
-        entry = results["rows"][row.name] = measure(layer, time, replayed)
-        ranked = sorted(entry["rate"], key=entry["rate"].get, reverse=True)
-        print(row.title, *(f"  {entry['rate'][name]:7.1f} {name}" for name in ranked), sep="\n", flush=True)
-        print(*(f"  ! {name}: {reason}" for name, reason in entry["failed"].items()), sep="\n", flush=True)
+        results["rows"][row.name], wrong = measure(row, providers())
+        failed += wrong
         if row is ROWS[0]:
-            results["quantisers"] = quantisers(layer, time, replayed)
-            print("quantisers, TB/s", results["quantisers"]["TB/s"], flush=True)
-        del layer
-    ours = ("cute", "triton", "dA cute", "dA triton", "dB cute", "dB triton", "dB cute, whole blocks")
-    failed = [f"{row}, {name}: {entry['failed'][name]}" for row, entry in results["rows"].items() for name in ours
-              if name in entry["failed"]]  # fmt: skip
+            results["quantisers"] = quantisers(row)
     if failed:
         raise AssertionError("wrong or failed:\n" + "\n".join(failed))
     return results
@@ -271,24 +296,7 @@ def rows() -> dict:
 def variants() -> None:
     """Print the rates of ``VARIANTS``, of the row-wise kernel and of peers, verified, on some of the rows."""
     for row in ROWS_OF_VARIANTS:
-        layer, graphs = Layer(row), {}
-        swept = {config.name: (functools.partial(layer.configured, config), "forward") for config in VARIANTS}
-        for config in SWEPT_ROW_WISE:
-            swept[f"row-wise {config.name}"] = functools.partial(layer.configured, config, True), "row"
-        for name, (function, kind) in (swept | peers(layer)).items():
-            try:
-                layer.out.fill_(float("nan"))
-                wrong = layer.wrong(function(), kind)
-                if wrong:
-                    print(f"  ! {name}: {wrong} wrong elements", flush=True)
-                graphs[name] = replayed(function)
-            except Exception as error:
-                print(f"  ! {name}: {one_line(error)}", flush=True)
-        us = {name: timing.summary(times) for name, times in timing.interleaved_us(graphs, repeats=25).items()}
-        rate = {name: layer.row.rate(each["median_us"]) for name, each in us.items()}
-        lines = (f"  {rate[name]:7.1f} {name}" for name in sorted(rate, key=rate.get, reverse=True))
-        print(row.title, *lines, sep="\n", flush=True)
-        del layer, graphs
+        measure(row, [*configured(VARIANTS), *configured(SWEPT_ROW_WISE, "row-wise ", row_wise=True), *peers()])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Calls of public functions as values: what each call's memory, comparison and message have in common.
 
 ``layer_calls`` and ``scaled_calls`` have the functions; ``fuzz_cases`` draws calls at random, and ``tools/sanitize.py``
-has a list of them. All operands are in memory of their own between canaries, and must not change. What is not to be
-read is NaN. What is written lies in canaries, too, and around it no bit may change. Values are whole numbers with
-factors that are powers of two, whose results are exact, or normal ones, whose results have the error bounds of
+has a list of them. All operands are in memory of their own between canaries, and must not change. Elements that
+nothing may read are NaN. Results lie between canaries, too, and around them no bit may change. Values are whole numbers
+with factors that are powers of two, whose results are exact, or normal ones, whose results have the error bounds of
 ``course_kernels.testing``.
 """
 
@@ -123,7 +123,7 @@ def judge_added(memory: Memory, result: Tensor, held: Tensor, a: Tensor, b: Tens
 
 
 def judge_sums(memory: Memory, sums: Tensor, held: Tensor | None, matrix: Tensor, offs: Tensor) -> None:
-    """Compare sums of rows. What they were added to keeps its bits where there are no rows."""
+    """Compare sums of rows. Where there are no rows, the earlier content keeps its bits."""
     empty = torch.diff(offs, prepend=offs.new_zeros(1)) == 0
     if held is not None:
         if not torch.equal(bits(sums[empty]), bits(held[empty])):
@@ -135,7 +135,7 @@ def judge_sums(memory: Memory, sums: Tensor, held: Tensor | None, matrix: Tensor
 
 @dataclass(frozen=True)
 class Call:
-    """What all calls have: a seed of their values, and what kind these are ("integers" or "normal")."""
+    """A call of a public function, with the seed and the kind of its values ("integers" or "normal")."""
 
     api: ClassVar[str]
     sizes: tuple[int, ...] = (5, 0, 17, 1)

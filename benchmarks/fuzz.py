@@ -38,9 +38,9 @@ import torch
 
 import fuzz_cases
 from course_kernels import runtime
+from course_kernels.bench import loaded
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.plans import plans
-from course_kernels.engine.product import Operands
 from course_kernels.kernels.cute_sm90.config import configs_for
 from course_kernels.masked.execute import plans as masked_plans
 from course_kernels.testing.grouped_cases import GroupedCase, check, random_case
@@ -159,8 +159,8 @@ def compute(case: GroupedCase, backend: str = "triton"):
             scales = (scale_a, recipe, scale_b, recipe)
             result = scaled_grouped_mm(mat_a, mat_b, *scales, output_dtype=out_dtype, **arguments)
         if backend == "cute":
-            operands = Operands(mat_a, mat_b, arguments["offs"].contiguous(), None, scale_a, scale_b)
-            if cute.match_variant(operands, result) is None:
+            product = Product.packed(mat_a, mat_b, arguments["offs"].contiguous(), None, scale_a, scale_b)
+            if cute.match_variant(product, result) is None:
                 raise RuntimeError("the kernel in CuTe DSL does not take this case")
         return result
 
@@ -215,6 +215,7 @@ def judge(
             raise RuntimeError(f"failed, to be had again with {again}\n{case}: {error}") from error
         modes[case.mode if api == GROUPED_MM else api] += 1
         dtypes[str(case.dtype).removeprefix("torch.")] += 1
+    loaded.share()
     return modes, dtypes
 
 
@@ -299,6 +300,16 @@ def fuzz(
         "modes": dict(sorted(modes.items())),
         "dtypes": dict(sorted(dtypes.items())),
     }
+
+
+def record_of_triton() -> dict:
+    """Ten cases of each kind, as many as take two minutes; those that have begun, and compilation, come on top."""
+    return fuzz(apis=(), of_each=10, seconds=120)
+
+
+def record_of_cute() -> dict:
+    """Likewise of the kernel in CuTe DSL, for 75 s."""
+    return fuzz(apis=(), of_each=10, seconds=75, backend="cute")
 
 
 def main() -> None:

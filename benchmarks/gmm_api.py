@@ -7,18 +7,17 @@ the indices are made beforehand. Ours gets the sizes and computes the ends, ever
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from course_kernels import gmm, nptgmm, ptgmm
-from course_kernels.bench import timing
-from course_kernels.bench.grouped import GpuTimer, WrongResult
-from course_kernels.bench.interface import Operands as Matrices
-from course_kernels.bench.interface import make_operands, one_line
+from course_kernels.bench import grouped, report
+from course_kernels.bench.interface import Calls, Function, Provider, WrongResult
+from course_kernels.bench.measured import Measured, Results
+from course_kernels.bench.operands import Operands, make_operands
 from course_kernels.bench.rows import Row, describe, equal, zipf
 from course_kernels.bench.verification import count_wrong
 
@@ -33,8 +32,6 @@ MODELS = (
     ("gpt-oss", "gpt-oss-120b", 32768, 128, 5760, 2880),
 )
 
-Call = Callable[[], tuple[Tensor, ...]]
-
 
 def models() -> list[Row]:
     """Each model with rows shared out evenly, and by Zipf's law."""
@@ -46,7 +43,7 @@ def models() -> list[Row]:
     return found
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Layer:
     """A layer of experts with biases, and memory for what is computed of it.
 
@@ -56,181 +53,147 @@ class Layer:
         groups: (total_m,) int64, the group of each row.
         bias: (G, N) of the operands' dtype.
         bias_grad: (G, N) float32.
+        roundings: of a result. torch's product and its sum with the bias are two.
     """
 
-    matrices: Matrices
+    matrices: Operands
     group_sizes: Tensor
     groups: Tensor
     bias: Tensor
     bias_grad: Tensor
+    roundings: int = 1
 
     @classmethod
-    def of(cls, row: Row, device: torch.device | str) -> Layer:
+    def of(cls, row: Row, device: torch.device | str, dtype: torch.dtype = torch.bfloat16) -> Layer:
         """Random operands of a row."""
-        matrices = make_operands(row, device)
+        matrices = make_operands(row, device, dtype)
         sizes = torch.tensor(row.sizes, dtype=torch.int32)
         groups = torch.repeat_interleave(torch.arange(row.groups), sizes)
         generator = torch.Generator(device).manual_seed(1)
-        bias = torch.randn(row.groups, row.N, generator=generator, device=device).to(matrices.a.dtype)
+        bias = torch.randn(row.groups, row.N, generator=generator, device=device).to(dtype)
         bias_grad = torch.full((row.groups, row.N), torch.nan, device=device)
         return cls(matrices, sizes.to(device), groups.to(device), bias, bias_grad)
 
+    def verify(self, result: Tensor | tuple[Tensor, Tensor], pass_name: str) -> None:
+        """Compare the product, or the gradients of the weights and of the bias, with float64, group by group.
 
-# ---- what is measured: name → a call that returns the result, or the weights' and the bias's gradients
+        Raises:
+            WrongResult: naming the first group that is wrong.
+        """
+        o, unit = self.matrices, self.roundings * torch.finfo(self.bias.dtype).eps
+        if pass_name == "forward":
+            checks = [("rows", result.split(o.sizes), self._exact_forward(), unit)]
+        else:
+            sums = (d_out.double().sum(0) for d_out in o.d_out.split(o.sizes))
+            checks = [
+                ("the weights' gradient", result[0].unbind(), o.exact("dB"), unit),
+                ("the bias's gradient", result[1].unbind(), sums, SUM_UNIT),
+            ]
+        for what, groups, exact, bound in checks:
+            for g, count in enumerate(count_wrong(groups, exact, bound)):
+                if count:
+                    raise WrongResult(f"{count} elements of {what} of group {g} are wrong ({o.sizes[g]} rows)")
+
+    def _exact_forward(self) -> Iterator[Tensor]:
+        return (product + bias.double() for product, bias in zip(self.matrices.exact("forward"), self.bias))
 
 
-def forward_calls(layer: Layer) -> dict[str, Call]:
-    """The product with the bias."""
+# ---- providers: the product with the bias, and the gradients of the weights and of the bias
+
+
+def forward_of_ours(layer: Layer) -> Tensor:
+    """``gmm``."""
     o = layer.matrices
-    weight_t, parts = [w.mT for w in o.weight.unbind()], list(zip(o.a.split(o.sizes), o.out.split(o.sizes)))
-
-    def ours() -> tuple[Tensor, ...]:
-        return (gmm(o.a, o.weight, layer.group_sizes, layer.bias, existing_out=o.out, rhs_layout="gnk"),)
-
-    def torch_grouped() -> tuple[Tensor, ...]:
-        product = torch.nn.functional.grouped_mm(o.a, o.weight.mT, offs=o.offs)
-        return (product.add_(layer.bias[layer.groups]),)
-
-    def loop() -> tuple[Tensor, ...]:
-        for g, (a, out) in enumerate(parts):
-            torch.addmm(layer.bias[g], a, weight_t[g], out=out)
-        return (o.out,)
-
-    return {"gmm": ours, "torch grouped_mm": torch_grouped, "cuBLAS loop": loop}
+    return gmm(o.a, o.weight, layer.group_sizes, layer.bias, existing_out=o.out, rhs_layout="gnk")
 
 
-def gradient_calls(layer: Layer) -> dict[str, Call]:
-    """The gradients of the weights and of the bias."""
+def gradients_of_ours(layer: Layer, function: Callable) -> tuple[Tensor, Tensor]:
+    """``ptgmm`` or ``nptgmm``."""
     o = layer.matrices
-    parts = list(zip(o.d_out.split(o.sizes), o.a.split(o.sizes)))
+    function(o.d_out, o.a, layer.group_sizes, layer.bias_grad, existing_out=o.d_weight, lhs_layout="mk")
+    return o.d_weight, layer.bias_grad
 
-    def ours(function: Callable) -> Call:
-        def run() -> tuple[Tensor, ...]:
-            function(o.d_out, o.a, layer.group_sizes, layer.bias_grad, existing_out=o.d_weight, lhs_layout="mk")
-            return o.d_weight, layer.bias_grad
 
-        return run
+def by_torch(layer: Layer) -> Calls:
+    """``grouped_mm``, and what a user adds."""
+    o, grouped_mm = layer.matrices, torch.nn.functional.grouped_mm
 
-    def torch_grouped() -> tuple[Tensor, ...]:
-        product = torch.nn.functional.grouped_mm(o.d_out.mT, o.a, offs=o.offs)
+    def gradients() -> tuple[Tensor, Tensor]:
+        product = grouped_mm(o.d_out.mT, o.a, offs=o.offs)
         return product, layer.bias_grad.zero_().index_add_(0, layer.groups, o.d_out.float())
 
-    def loop() -> tuple[Tensor, ...]:
-        for g, (d_out, a) in enumerate(parts):
+    def forward() -> Tensor:
+        return grouped_mm(o.a, o.weight.mT, offs=o.offs).add_(layer.bias[layer.groups])
+
+    return Calls({"": forward}, d_b={"": gradients}, operands=replace(layer, roundings=2))
+
+
+def by_cublas(layer: Layer) -> Calls:
+    """A product for each group."""
+    o = layer.matrices
+    parts = list(zip(o.a.split(o.sizes), o.d_out.split(o.sizes), o.out.split(o.sizes)))
+    weight_t = [weight.mT for weight in o.weight.unbind()]
+
+    def forward() -> Tensor:
+        for g, (a, _, out) in enumerate(parts):
+            torch.addmm(layer.bias[g], a, weight_t[g], out=out)
+        return o.out
+
+    def gradients() -> tuple[Tensor, Tensor]:
+        for g, (a, d_out, _) in enumerate(parts):
             torch.mm(d_out.mT, a, out=o.d_weight[g])
             torch.sum(d_out, 0, dtype=torch.float32, out=layer.bias_grad[g])
         return o.d_weight, layer.bias_grad
 
-    return {"ptgmm": ours(ptgmm), "nptgmm": ours(nptgmm), "torch grouped_mm": torch_grouped, "cuBLAS loop": loop}
+    return Calls({"": forward}, d_b={"": gradients}, operands=replace(layer, roundings=2))
 
 
-CALLS = {"forward": forward_calls, "gradients": gradient_calls}
-OURS = ("gmm", "ptgmm", "nptgmm")
+def providers() -> list[Provider]:
+    """Ours first."""
 
+    def of_gradients(function: Callable) -> Callable[[Layer], Calls]:
+        return lambda layer: Calls({}, d_b={"": lambda: gradients_of_ours(layer, function)})
 
-# ---- verification
-
-
-def _exact_forward(layer: Layer) -> Iterator[Tensor]:
-    o = layer.matrices
-    for g, a in enumerate(o.a.split(o.sizes)):
-        yield a.double() @ o.weight[g].double().mT + layer.bias[g].double()
-
-
-def _exact_gradients(layer: Layer) -> Iterator[Tensor]:
-    o = layer.matrices
-    for d_out, a in zip(o.d_out.split(o.sizes), o.a.split(o.sizes)):
-        yield d_out.double().mT @ a.double()
-
-
-def verify(found: Sequence[Tensor], layer: Layer, pass_name: str, roundings: int = 1) -> None:
-    """Compare results with float64 products, group by group. torch's product and its sum with the bias are two
-    ``roundings``.
-
-    Raises:
-        WrongResult: naming the first group that is wrong.
-    """
-    o, unit = layer.matrices, roundings * torch.finfo(layer.bias.dtype).eps
-    if pass_name == "forward":
-        checks = [("rows", found[0].split(o.sizes), _exact_forward(layer), unit)]
-    else:
-        sums = (d_out.double().sum(0) for d_out in o.d_out.split(o.sizes))
-        checks = [
-            ("the weights' gradient", found[0].unbind(), _exact_gradients(layer), unit),
-            ("the bias's gradient", found[1].unbind(), sums, SUM_UNIT),
-        ]
-    for what, groups, exact, bound in checks:
-        for g, count in enumerate(count_wrong(groups, exact, bound)):
-            if count:
-                raise WrongResult(f"{count} elements of {what} of group {g} are wrong ({o.sizes[g]} rows)")
-
-
-def _ready(call: Call, layer: Layer, pass_name: str, timer, roundings: int) -> Call:
-    """The call's graph, after its results over poisoned memory were verified."""
-    graph = timer.graph(call)
-    for tensor in graph():
-        tensor.fill_(torch.nan)
-    verify(graph(), layer, pass_name, roundings)
-    return graph
+    return [
+        Function("gmm", lambda layer: Calls({"": lambda: forward_of_ours(layer)}), "ours"),
+        Function("ptgmm", of_gradients(ptgmm), "ours"),
+        Function("nptgmm", of_gradients(nptgmm), "ours"),
+        Function("torch grouped_mm", by_torch),
+        Function("cuBLAS loop", by_cublas),
+    ]
 
 
 # ---- the record
 
 
-def measure(
-    table: Sequence[Row], *, repeats: int = REPEATS, device: torch.device | str = "cuda", timer=None, tell=print
-) -> dict:
-    """µs of every call on every row, in CUDA graphs that take turns, with a flushed L2 cache.
+def line(measured: Measured) -> str:
+    """The rates of a row."""
+    passes = (
+        f"{of}: " + " · ".join(f"{name} {rate:.4g}" for name, rate in rates.items())
+        for of, rates in measured.rate.items()
+    )
+    return f"{measured.row.title}, " + "; ".join(passes)
 
-    Args:
-        table: rows; their memory is freed between them.
-        repeats: timed calls of each.
-        timer: the clock; None is ``GpuTimer``.
-        tell: called with a line for each row and pass.
 
-    Returns:
-        "dtype", "repeats", "copy_tb_s" and "rows": name → title, sizes, N, K, flops, and by pass "us" (median and
-        quartiles), "rate" (TFLOP/s or TB/s) and "failed", why a peer was not measured.
+def rows(keep: Callable[[Results], object] | None = None) -> dict:
+    """Every model, evenly and by Zipf's law. A wrong or failed result of ours is an error.
 
-    Raises:
-        AssertionError: a result of ours is wrong, or failed.
+    The record calls the gradients of weights and biases "gradients", since they are more than dB.
     """
-    timer = GpuTimer() if timer is None else timer
-    results = {"dtype": "bfloat16", "repeats": repeats, "copy_tb_s": round(timer.copy_tb_s(), 3), "rows": {}}
-    for row in table:
-        timer.free()
-        results["rows"][row.name] = _measure_row(row, repeats, device, timer, tell)
-    timer.free()
-    return results
+    results = grouped.measure(
+        models(),
+        providers(),
+        passes=("forward", "dB"),
+        repeats=REPEATS,
+        make=Layer.of,
+        tell=lambda measured: print(line(measured), flush=True),
+        keep=keep,
+    )
+    found = report.require_correct(results).as_json()
+    for entry in found["rows"].values():
+        entry |= {key: _renamed(entry[key]) for key in ("bytes", "us", "rate", "choice")}
+    return found | {"speedups": {mine: _renamed(by_pass) for mine, by_pass in found["speedups"].items()}}
 
 
-def _measure_row(row: Row, repeats: int, device, timer, tell) -> dict:
-    layer = Layer.of(row, device)
-    entry = {
-        "title": row.title, "sizes": list(row.sizes), "N": row.N, "K": row.K, "kind": row.kind, "unit": row.unit,
-        "flops": row.flops, "us": {}, "rate": {}, "failed": {},
-    }  # fmt: skip
-    for pass_name, calls_of in CALLS.items():
-        ready = {}
-        for name, call in calls_of(layer).items():
-            try:
-                ready[name] = _ready(call, layer, pass_name, timer, 1 if name in OURS else 2)
-            except Exception as error:
-                if name in OURS:
-                    raise AssertionError(f"{name} on {row.name}: {one_line(error)}") from error
-                entry["failed"].setdefault(pass_name, {})[name] = one_line(error)
-            timer.settle()
-        times = timer.interleaved_us(ready, repeats)
-        us = entry["us"][pass_name] = {name: timing.summary(values) for name, values in times.items()}
-        moved = "forward" if pass_name == "forward" else "dB"
-        rates = {name: row.rate(each["median_us"], moved) for name, each in us.items()}
-        entry["rate"][pass_name] = {name: float(f"{rate:.4g}") for name, rate in rates.items()}
-        tell(f"{row.title}, {pass_name}: " + " · ".join(f"{name} {rate:.4g}" for name, rate in rates.items()))
-        del ready, times  # graphs keep their memory
-        timer.free()
-    return entry
-
-
-def rows() -> dict:
-    """The record: every model, evenly and by Zipf's law."""
-    return measure(models(), tell=functools.partial(print, flush=True))
+def _renamed(by_pass: Mapping) -> dict:
+    return {"gradients" if of == "dB" else of: value for of, value in by_pass.items()}

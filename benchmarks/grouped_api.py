@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from course_kernels.bench import configurations, grouped, providers
+from collections.abc import Callable
+
+from course_kernels.bench import configurations, gpu_timer, grouped, providers, report
+from course_kernels.bench.measured import Results
 from course_kernels.bench.rows import by_name
-from gemm_course.cli import bench as command
 
 REPEATS = 100  # in 40, medians of rows at the power limit were up to 0.5 % apart
 LARGE = 5e11  # rows of so many multiplications and additions keep the GPU at its power limit
 
 
-def rows() -> dict:
+def rows(keep: Callable[[Results], object] | None = None) -> dict:
     """All rows by all providers that are installed; a wrong or failed result of ours is an error."""
     present = [providers.Ours("auto"), *providers.select(None)]
     roles = {provider.name: provider.role for provider in present}
@@ -18,15 +20,14 @@ def rows() -> dict:
         list(by_name().values()),
         present,
         repeats=REPEATS,
-        tell=lambda row, entry: print(command.table(row, entry, roles), flush=True),
+        tell=lambda measured: print(report.table(measured, roles), flush=True),
+        keep=keep,
     )
-    print(command.closing(results), flush=True)
-    if wrong := command.failures_of_ours(results):
-        raise AssertionError("wrong or failed:\n" + "\n".join(wrong))
-    return results
+    print(report.closing(results), flush=True)
+    return report.require_correct(results).as_json()
 
 
-def sustained() -> dict:
+def sustained(keep: Callable[[Results], object] | None = None) -> dict:
     """Forward of large rows, each provider by itself back to back; also the tall configurations of our CuTe DSL kernel,
     and the cost of choosing among them."""
     table = {name: row for name, row in by_name().items() if row.kind == "compute" and row.flops >= LARGE}
@@ -38,10 +39,9 @@ def sustained() -> dict:
         present,
         passes=("forward",),
         repeats=7,
-        timer=grouped.SustainedTimer(),
-        tell=lambda row, entry: print(configurations.ranking(row, entry), flush=True),
+        timer=gpu_timer.SustainedTimer(),
+        tell=lambda measured: print(configurations.ranking(measured.row, measured.as_json()), flush=True),
+        keep=keep,
     )
-    if wrong := command.failures_of_ours(results):
-        raise AssertionError("wrong or failed:\n" + "\n".join(wrong))
-    results["regrets"] = configurations.regrets(table, results["rows"])
-    return results
+    found = report.require_correct(results).as_json()
+    return found | {"regrets": configurations.regrets(table, found["rows"])}

@@ -5,7 +5,7 @@
     python benchmarks/helion_tune.py --out FILE --commit ID   elsewhere; with the commit where there is no git checkout
 
 It needs the extra `helion`. The search, unlike the library, uses its scikit-learn; HELION_AUTOTUNER=PatternSearch does
-without. Helion's own autotuner searches for as long as it may. What it finds is verified, and measured against the
+without. Helion's own autotuner searches for as long as it may. Its result is verified, and measured against the
 configuration that the table had for the shape: the faster one is kept. Entries of other shapes that were measured stay.
 The table is written after each shape, so that an interrupted run keeps what it has.
 """
@@ -27,7 +27,7 @@ import torch
 
 from course_kernels import runtime
 from course_kernels.bench import jagged, record, timing
-from course_kernels.bench.interface import make_operands
+from course_kernels.bench.operands import make_operands
 from course_kernels.bench.verification import count_wrong
 from course_kernels.jagged import tuned
 
@@ -140,7 +140,7 @@ def main() -> None:
                 "effort": arguments.effort,
                 "entries": [entry._asdict() for entry in merged(old, new)],
             }
-            record.write(path, table, arguments.commit, DEPENDS_ON)
+            record.write(path, table, record.provenance(arguments.commit, DEPENDS_ON))
     print(f"{path}: {time.time() - start:.0f} s", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What each step towards the production kernel for Hopper gains by itself: the record that lesson 10 draws from."""
+"""The gain of each step towards the production kernel for Hopper: the record that lesson 10 draws from."""
 
 from __future__ import annotations
 

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
-from course_kernels.bench import configurations, grouped, jagged
-from gemm_course.cli import bench as command
+from course_kernels.bench import configurations, grouped, jagged, report
+from course_kernels.bench.measured import Results
 
 REPEATS = 60
 
 
-def shares_of_dense(rows: Mapping[str, Mapping]) -> dict[str, dict[str, float]]:
+def shares_of_dense(results: Results) -> dict[str, dict[str, float]]:
     """Row → provider → its speed over cuBLAS's on the packed rows, in CUDA graphs."""
     found = {}
-    for name, entry in rows.items():
-        times = {provider: us["median_us"] for provider, us in entry["us"]["forward"].items()}
+    for name, measured in results.rows.items():
+        times = measured.timings.medians_us("forward")
         dense = times.pop("cublas", None)
         if dense is not None:
             found[name] = {provider: round(dense / us, 3) for provider, us in times.items()}
     return found
 
 
-def rows() -> dict:
+def rows(keep: Callable[[Results], object] | None = None) -> dict:
     """All rows by all providers; a wrong or failed result of ours is an error. Providers without Helion are noted."""
     results = grouped.measure(
         jagged.rows(),
         jagged.providers(),
         passes=("forward", "called"),
         repeats=REPEATS,
-        tell=lambda row, entry: print(configurations.ranking(row, entry), flush=True),
+        tell=lambda measured: print(configurations.ranking(measured.row, measured.as_json()), flush=True),
+        keep=keep,
     )
-    results["of_dense"] = shares_of_dense(results["rows"])
-    print("of dense", *results["of_dense"].items(), sep="\n  ", flush=True)
-    if wrong := command.failures_of_ours(results):
-        raise AssertionError("wrong or failed:\n" + "\n".join(wrong))
-    return results
+    shares = shares_of_dense(results)
+    print("of dense", *shares.items(), sep="\n  ", flush=True)
+    return report.require_correct(results).as_json() | {"of_dense": shares}

@@ -3,54 +3,96 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
-import course_kernels
-from course_kernels import GroupGemmPlan, runtime
+from course_kernels import GroupGemmPlan, group_gemm, runtime
 from course_kernels.bench import timing
+from course_kernels.bench.gpu_timer import GpuTimer
+from course_kernels.bench.interface import Calls, Function, Unverified, WrongResult
+from course_kernels.bench.measured import Time
 from course_kernels.bench.tutorial_peer import TutorialPlan, configurations
+from course_kernels.bench.verified_timing import measure_one
 from shapes import group_gemm_rows
 
 OURS = ("naive", "round_robin", "tma", "auto")
+Call = Callable[[], Sequence[Tensor] | None]
 
 
-def operands(problems) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Random float16 matrices for a list of (M, N, K)."""
-    group_A = [torch.randn(m, k, device="cuda").half() for m, _, k in problems]
-    group_B = [torch.randn(k, n, device="cuda").half() for _, n, k in problems]
-    return group_A, group_B
+@dataclasses.dataclass(frozen=True)
+class Operands:
+    """The matrices of a list of problems. ``bound``: of a result's relative error; 1e-3 allows a float32 sum and one
+    rounding to float16."""
+
+    group_A: Sequence[Tensor]
+    group_B: Sequence[Tensor]
+    bound: float = 1e-3
+
+    @classmethod
+    def of(cls, problems: Sequence[tuple[int, int, int]]) -> Operands:
+        """Random float16 matrices for a list of (M, N, K)."""
+        group_A = [torch.randn(m, k, device="cuda").half() for m, _, k in problems]
+        group_B = [torch.randn(k, n, device="cuda").half() for _, n, k in problems]
+        return cls(group_A, group_B)
+
+    def empty(self) -> list[Tensor]:
+        """Memory for the results."""
+        return [a.new_empty(a.shape[0], b.shape[1]) for a, b in zip(self.group_A, self.group_B)]
+
+    def plan(self, **options) -> GroupGemmPlan:
+        """A plan of the library."""
+        return GroupGemmPlan(self.group_A, self.group_B, **options)
+
+    def verify(self, result: Sequence[Tensor], pass_name: str = "forward") -> None:
+        """Compare outputs with float64 products.
+
+        Raises:
+            WrongResult: with the problem.
+        """
+        for i, (c, a, b) in enumerate(zip(result, self.group_A, self.group_B, strict=True)):
+            exact = a.double() @ b.double()
+            error = ((c.double() - exact).norm() / exact.norm().clamp(min=1e-30)).item()
+            if not error < self.bound:
+                raise WrongResult(f"problem {i} is wrong: relative error {error}")
 
 
-def verify(name: str, out, group_A, group_B, bound: float = 1e-3) -> None:
-    """Compare outputs with float64 products; the bound allows a float32 sum and one rounding to float16."""
-    for i, (c, a, b) in enumerate(zip(out, group_A, group_B)):
-        exact = a.double() @ b.double()
-        error = ((c.double() - exact).norm() / exact.norm().clamp(min=1e-30)).item()
-        if not error < bound:
-            raise AssertionError(f"{name} is wrong in problem {i}: relative error {error}")
+def timed(operands: Operands, calls: Mapping[str, Call], repeats: int = 60, timer=None) -> dict[str, Time]:
+    """Times of calls in CUDA graphs, in turn. Their outputs are verified over poisoned memory; None is no output.
+
+    Raises:
+        AssertionError: a call is wrong or failed.
+    """
+
+    def provider(name: str, call: Call) -> Function:
+        return Function(name, lambda _: Calls({"": call}, operands=Unverified() if name == "empty" else None))
+
+    among = [provider(name, call) for name, call in calls.items()]
+    found = measure_one(None, lambda: operands, among, ("forward",), repeats, timer or GpuTimer())
+    if wrong := found.failed | found.out_of_memory:
+        raise AssertionError(f"wrong or failed: {wrong}")
+    return dict(found.us["forward"])
 
 
-def graphed(name: str, call, out, group_A, group_B, bound: float = 1e-3):
-    """A CUDA graph of a call whose outputs were poisoned before it and verified after."""
-    for c in out:
-        c.fill_(float("nan"))
-    call()
-    verify(name, out, group_A, group_B, bound)
-    return timing.capture(call)
+def medians(times: Mapping[str, Time]) -> dict[str, float]:
+    """Median µs of each."""
+    return {name: time.median_us for name, time in times.items()}
 
 
-def cublas_loop(group_A, group_B, out):
-    """One cuBLAS product per problem, into given outputs."""
+def cublas_loop(operands: Operands) -> Call:
+    """One cuBLAS product per problem, into memory of its own."""
+    out = operands.empty()
 
-    def run():
-        for a, b, c in zip(group_A, group_B, out):
+    def run() -> list[Tensor]:
+        for a, b, c in zip(operands.group_A, operands.group_B, out):
             torch.mm(a, b, out=c)
+        return out
 
     return run
 
 
-def empty_launch():
+def empty_launch() -> Call:
     """A launch that does nothing: the cost of any graph of one kernel."""
     import triton
 
@@ -59,36 +101,36 @@ def empty_launch():
         return
 
     scratch = torch.zeros(1, device="cuda")
-    return lambda: nothing[(1,)](scratch)
+
+    def run() -> None:
+        nothing[(1,)](scratch)
+
+    return run
 
 
 def rows() -> dict:
     """µs of every provider on every row, in CUDA graphs, and host µs of the calls themselves."""
     results, first_choice = {}, {}
     for row, problems in group_gemm_rows().items():
-        group_A, group_B = operands(problems)
-        out = [torch.empty(m, n, dtype=torch.float16, device="cuda") for m, n, _ in problems]
-        keep = {"empty": timing.capture(empty_launch())}
-        loop = cublas_loop(group_A, group_B, out)
-        keep["cublas loop"] = graphed("cublas loop", loop, out, group_A, group_B)
-        plans = {}
-        for i in range(len(configurations())):
-            plans[f"tutorial {i}"] = TutorialPlan(group_A, group_B, i)
-        for method in OURS:
-            plans[method] = GroupGemmPlan(group_A, group_B, method=method)
-        for name, plan in plans.items():
-            keep[name] = graphed(name, plan.run, plan.out, group_A, group_B)
-        times = timing.interleaved_us({name: graph.replay for name, graph in keep.items()}, repeats=150)
-        us = {name: timing.summary(values) for name, values in times.items()}
-        tuned = min(range(len(configurations())), key=lambda i: us[f"tutorial {i}"]["median_us"])
-        keyed = first_choice.setdefault(len(problems), tuned)
-        us["tutorial"], us["tutorial, key=group_size"] = us[f"tutorial {tuned}"], us[f"tutorial {keyed}"]
-        us = {name: value for name, value in us.items() if name not in {f"tutorial {i}" for i in range(9)}}
+        operands = Operands.of(problems)
+        tutorials = [f"tutorial {i}" for i in range(len(configurations()))]
+        loop, plans = cublas_loop(operands), {method: operands.plan(method=method) for method in OURS}
+        tables = [TutorialPlan(operands.group_A, operands.group_B, i) for i in range(len(tutorials))]
+        us = timed(
+            operands,
+            {"empty": empty_launch(), "cublas loop": loop}
+            | {name: plan.run for name, plan in zip(tutorials, tables)}
+            | {method: plan.run for method, plan in plans.items()},
+            repeats=150,
+        )
+        tuned = min(tutorials, key=lambda name: us[name].median_us)
+        us["tutorial"], us["tutorial, key=group_size"] = us[tuned], us[first_choice.setdefault(len(problems), tuned)]
         host = {
             "cublas loop": timing.host_us(loop),
-            "group_gemm": timing.host_us(lambda a=group_A, b=group_B: course_kernels.group_gemm(a, b)),
+            "group_gemm": timing.host_us(lambda o=operands: group_gemm(o.group_A, o.group_B)),
             "plan.run": timing.host_us(plans["auto"].run),
         }
+        us = {name: dataclasses.asdict(time) for name, time in us.items() if name not in tutorials}
         results[row] = {
             "problems": [list(problem) for problem in problems],
             "launches": [str(launch) for launch in plans["auto"].launches],
@@ -102,36 +144,31 @@ def rows() -> dict:
 def dtypes() -> dict:
     """The other operand types against one torch product per problem; B is column-major, as a weight is."""
     results = {}
-    for dtype, precision in (
-        (torch.bfloat16, "ieee"),
-        (torch.float8_e4m3fn, "ieee"),
-        (torch.float32, "tf32"),
-        (torch.float32, "ieee"),
+    for dtype, precision, bound in (
+        (torch.bfloat16, "ieee", 1e-2),
+        (torch.float8_e4m3fn, "ieee", 1e-2),
+        (torch.float32, "tf32", 2e-3),
+        (torch.float32, "ieee", 1e-5),
     ):
         name = str(dtype).removeprefix("torch.") + (f", {precision}" if dtype == torch.float32 else "")
         results[name] = {}
         for n in (256, 512, 1024, 2048):
             group_A = [torch.randn(n, n, device="cuda").to(dtype) for _ in range(4)]
             group_B = [torch.randn(n, n, device="cuda").to(dtype).t() for _ in range(4)]
-            plan = GroupGemmPlan(group_A, group_B, precision=precision)
+            operands = Operands(group_A, group_B, bound)
+            plan, one = operands.plan(precision=precision), torch.ones((), device="cuda")
             out = [torch.empty_like(c) for c in plan.out]
-            one = torch.ones((), device="cuda")
 
-            def loop(group_A=group_A, group_B=group_B, out=out, fp8=dtype == torch.float8_e4m3fn, one=one):
-                for a, b, c in zip(group_A, group_B, out):
-                    if fp8:
+            def loop(o=operands, out=out, one=one) -> list[Tensor]:
+                for a, b, c in zip(o.group_A, o.group_B, out):
+                    if a.dtype == torch.float8_e4m3fn:
                         torch._scaled_mm(a, b, one, one, out_dtype=c.dtype, out=c)
                     else:
                         torch.mm(a, b, out=c)
+                return out
 
             torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-            bound = 1e-2 if dtype in (torch.bfloat16, torch.float8_e4m3fn) else 2e-3 if precision == "tf32" else 1e-5
-            graphs = {
-                "torch loop": graphed("torch loop", loop, out, group_A, group_B, bound),
-                "group_gemm": graphed("group_gemm", plan.run, plan.out, group_A, group_B, bound),
-            }
-            times = timing.interleaved_us({name: graph.replay for name, graph in graphs.items()}, repeats=60)
-            results[name][f"4 x {n}^3"] = {p: timing.summary(values)["median_us"] for p, values in times.items()}
+            results[name][f"4 x {n}^3"] = medians(timed(operands, {"torch loop": loop, "group_gemm": plan.run}))
     torch.backends.cuda.matmul.allow_tf32 = False
     return {"us": results}
 
@@ -143,25 +180,15 @@ def when_to_group() -> dict:
         for n in (16, 32, 64, 128, 256, 512, 1024, 2048, 4096):
             if count * n**3 > 16 * 4096**3:
                 continue
-            group_A, group_B = operands([(n, n, n)] * count)
-            out = [torch.empty(n, n, dtype=torch.float16, device="cuda") for _ in range(count)]
-            batch_A, batch_B = torch.stack(group_A), torch.stack(group_B)
-            batch_out = torch.empty(count, n, n, dtype=torch.float16, device="cuda")
-            plan = GroupGemmPlan(group_A, group_B)
-            graphs = {
-                "cublas loop": graphed("loop", cublas_loop(group_A, group_B, out), out, group_A, group_B),
-                "bmm": graphed(
-                    "bmm",
-                    lambda a=batch_A, b=batch_B, c=batch_out: torch.bmm(a, b, out=c),
-                    list(batch_out),
-                    group_A,
-                    group_B,
-                ),
-                "group_gemm": graphed("group_gemm", plan.run, plan.out, group_A, group_B),
-            }
-            times = timing.interleaved_us({name: graph.replay for name, graph in graphs.items()}, repeats=60)
-            us = {name: timing.summary(values)["median_us"] for name, values in times.items()}
-            cells.append({"count": count, "n": n, "us": us})
+            operands = Operands.of([(n, n, n)] * count)
+            batch = [torch.stack(operands.group_A), torch.stack(operands.group_B)]
+            out = torch.stack(operands.empty())
+
+            def bmm(batch=batch, out=out) -> tuple[Tensor, ...]:
+                return torch.bmm(*batch, out=out).unbind()
+
+            calls = {"cublas loop": cublas_loop(operands), "bmm": bmm, "group_gemm": operands.plan().run}
+            cells.append({"count": count, "n": n, "us": medians(timed(operands, calls))})
     return {"dtype": "float16", "cells": cells}
 
 
@@ -171,18 +198,14 @@ def programs() -> dict:
     cases = {row: group_gemm_rows()[row] for row in ("4 x 1024^3", "4 x 2048^3")}
     cases["1024, 512, 256, 128"] = [(n, n, n) for n in (1024, 512, 256, 128)]
     for row, problems in cases.items():
-        group_A, group_B = operands(problems)
-        results[row] = {}
+        operands, results[row] = Operands.of(problems), {}
         for method in ("round_robin", "tma"):
-            chosen = GroupGemmPlan(group_A, group_B, method=method).launches[0].config
+            chosen = operands.plan(method=method).launches[0].config
             config = dataclasses.replace(chosen, schedule="round_robin")
-            graphs, keep = {}, []
-            counts = [33, 66, 84, 108, 128, runtime.num_sms() * config.programs_per_sm]
-            for count in sorted(set(counts)):
-                plan = GroupGemmPlan(group_A, group_B, method=method, config=config, programs=count)
-                keep.append(plan)
-                graphs[str(count)] = graphed(method, plan.run, plan.out, group_A, group_B)
-            times = timing.interleaved_us({name: graph.replay for name, graph in graphs.items()}, repeats=60)
-            results[row][method] = {name: timing.summary(values)["median_us"] for name, values in times.items()}
+            counts = {33, 66, 84, 108, 128, runtime.num_sms() * config.programs_per_sm}
+            calls = {
+                str(count): operands.plan(method=method, config=config, programs=count).run for count in sorted(counts)
+            }
+            results[row][method] = medians(timed(operands, calls))
             results[row][f"{method} block"] = list(config.block)
     return {"dtype": "float16", "rows": results}

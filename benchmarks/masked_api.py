@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 import random
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from course_kernels import deepgemm, shuffle_weight
-from course_kernels.bench import clean_cache, timing
-from course_kernels.bench.grouped import GpuTimer, WrongResult
+from course_kernels.bench import clean_cache
+from course_kernels.bench.gpu_timer import GpuTimer
+from course_kernels.bench.interface import Calls, Function, Provider, Unverified, WrongResult
+from course_kernels.bench.measured import Timings
+from course_kernels.bench.verified_timing import measure_one
 from course_kernels.engine.hopper import cute
 
 # DeepGEMM's shapes of decoding (tests/generators.py): groups and expected rows, then N and K.
@@ -24,15 +30,16 @@ REPEATS = 30
 BLOCK, FP8 = 128, torch.float8_e4m3fn
 _FEW_ROWS = 64  # up to here a product's speed is its bandwidth
 READ = "read of the same bytes"
+OURS = ("auto", "triton", "cute", "torch", "triton, shuffled")
 # Relative error of a group: rounding to bfloat16, and what tensor cores lose of sums of 8-bit products; fast
 # accumulation, which a peer uses, is not among them.
 _BOUND = 5e-3
 
 
-class Timer(GpuTimer):
-    """The usual clock, and another that leaves L2 nothing to write back."""
+class CleanTimer(GpuTimer):
+    """A clock that leaves L2 nothing to write back."""
 
-    clean_us = staticmethod(clean_cache.interleaved_us)
+    interleaved_us = staticmethod(clean_cache.interleaved_us)
 
 
 class Cell(NamedTuple):
@@ -53,6 +60,17 @@ class Cell(NamedTuple):
         draw = random.Random(self.groups * self.rows)
         return [int(self.rows * draw.uniform(0.7, 1.3)) for _ in range(self.groups)]
 
+    def bytes_moved(self, kind: str) -> int:
+        """Rows that count of X and Y, and the weights of groups that have any; factors are left out."""
+        counts, size = self.sizes(), 2 if kind == "bfloat16" else 1
+        weights = sum(count > 0 for count in counts) * self.N * self.K * size
+        return sum(counts) * (self.K * size + self.N * 2) + weights
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of rows that count."""
+        return 2 * sum(self.sizes()) * self.N * self.K
+
     def __str__(self) -> str:
         return f"{self.groups} x {self.rows}, {self.N} x {self.K}"
 
@@ -62,8 +80,10 @@ def cells() -> list[Cell]:
     return [Cell(*groups, *weight) for groups, weight in itertools.product(GROUPS, WEIGHTS)]
 
 
-class Operands(NamedTuple):
-    """Of one cell and kind: what ``deepgemm`` takes, the shuffled weight, and rows packed without gaps for peers."""
+@dataclasses.dataclass(frozen=True)
+class Operands:
+    """Of one cell and kind: what ``deepgemm`` takes, the shuffled weight, rows of each group that count, and these rows
+    of the product in float64. ``ours``: no other row may be written."""
 
     x: Tensor
     w: Tensor
@@ -73,18 +93,28 @@ class Operands(NamedTuple):
     x_scale: Tensor | None
     w_scale: Tensor | None
     counts: list[int]
+    right: list[Tensor]
+    ours: bool = False
 
-    @property
-    def bytes_moved(self) -> int:
-        """Rows that count of X and Y, and the weights of groups that have any; factors are left out."""
-        rows, groups = sum(self.counts), sum(count > 0 for count in self.counts)
-        size = self.x.element_size()
-        return rows * (self.x.shape[2] * size + self.y.shape[2] * self.y.element_size()) + groups * self.w[0].nbytes
+    def packed(self, values: Tensor) -> Tensor:
+        """Rows that count, without gaps."""
+        return torch.cat([values[g, :count] for g, count in enumerate(self.counts)])
 
-    @property
-    def flops(self) -> int:
-        """Multiplications and additions of rows that count."""
-        return 2 * sum(self.counts) * self.w.shape[1] * self.w.shape[2]
+    def verify(self, result: Tensor, pass_name: str) -> None:
+        """Compare rows that count with float64's.
+
+        Raises:
+            WrongResult: with the group.
+        """
+        packed, start = result.dim() == 2, 0
+        for g, (count, wanted) in enumerate(zip(self.counts, self.right, strict=True)):
+            found = result[start : start + count] if packed else result[g, :count]
+            start += count
+            error = (found.double() - wanted).norm() / wanted.norm().clamp(min=1e-30)
+            if not error < _BOUND:
+                raise WrongResult(f"group {g} is wrong: relative error {error:.2e}")
+            if self.ours and not result[g, count:].isnan().all():
+                raise WrongResult(f"rows of group {g} that do not count were written")
 
 
 def make(cell: Cell, kind: str, device: torch.device | str) -> Operands:
@@ -109,148 +139,133 @@ def make(cell: Cell, kind: str, device: torch.device | str) -> Operands:
             scales = factors(deep, cell.groups, cell.max_m).permute(1, 2, 0), factors(cell.groups, wide, deep)
     y = torch.empty(cell.groups, cell.max_m, cell.N, dtype=torch.bfloat16, device=device)
     sizes = torch.tensor(counts, dtype=torch.int32, device=device)
-    return Operands(x, w, shuffle_weight(w), y, sizes, *scales, counts)
+    return Operands(x, w, shuffle_weight(w), y, sizes, *scales, counts, list(exact(x, w, *scales, counts)))
 
 
-def ours(o: Operands, rows: int, backends: tuple[str, ...]) -> dict[str, Callable[[], Tensor]]:
-    """Calls of ``deepgemm``: the choice and each kernel with the plain weight, Triton's with the shuffled one, too."""
-
-    def call(weight, backend):
-        return lambda: deepgemm(
-            o.x, weight, o.y, o.sizes, o.x_scale, o.w_scale, backend=backend, expected_m=rows
-        )  # fmt: skip
-
-    found = {backend: call(o.w, backend) for backend in backends}
-    return found | {"triton, shuffled": call(o.shuffled, "triton")} if "triton" in backends else found
-
-
-def peers(o: Operands) -> dict[str, Callable[[], Tensor]]:
-    """What torch has: all rows as a batch, and rows that were packed without gaps beforehand."""
-    packed = torch.cat([o.x[g, :count] for g, count in enumerate(o.counts)])
-    offs = torch.cumsum(o.sizes, 0, dtype=torch.int32)
-    functional = torch.nn.functional
-    if o.x_scale is None:
-        found = {"torch.bmm, all rows": lambda: torch.bmm(o.x, o.w.mT, out=o.y)}
-        if hasattr(functional, "grouped_mm"):
-            found["torch grouped_mm, packed"] = lambda: functional.grouped_mm(packed, o.w.mT, offs=offs)
-        return found
-    if o.x_scale.dim() == 3 or not hasattr(functional, "scaled_grouped_mm"):
-        return {}
-    rows = torch.cat([o.x_scale[g, :count] for g, count in enumerate(o.counts)])
-    lines = o.w_scale[:, None].expand(-1, o.w.shape[1]).contiguous()
-    row_wise = functional.ScalingType.RowWise
-    return {
-        "torch scaled_grouped_mm, packed": lambda: functional.scaled_grouped_mm(
-            packed, o.w.mT, rows, row_wise, lines, row_wise, offs=offs, output_dtype=torch.bfloat16
-        )
-    }
-
-
-def exact(o: Operands) -> Iterator[Tensor]:
+def exact(x: Tensor, w: Tensor, x_scale: Tensor | None, w_scale: Tensor | None, counts: list[int]) -> Iterator[Tensor]:
     """Rows that count of each group, in float64."""
-    for g, count in enumerate(o.counts):
-        a, b = o.x[g, :count].double(), o.w[g].double()
-        if o.x_scale is not None and o.x_scale.dim() == 3:
-            a *= o.x_scale[g, :count].repeat_interleave(BLOCK, 1)[:, : a.shape[1]]
-            of_w = o.w_scale[g].repeat_interleave(BLOCK, 0)[: b.shape[0]]
+    for g, count in enumerate(counts):
+        a, b = x[g, :count].double(), w[g].double()
+        if x_scale is not None and x_scale.dim() == 3:
+            a *= x_scale[g, :count].repeat_interleave(BLOCK, 1)[:, : a.shape[1]]
+            of_w = w_scale[g].repeat_interleave(BLOCK, 0)[: b.shape[0]]
             b *= of_w.repeat_interleave(BLOCK, 1)[:, : b.shape[1]]
         product = a @ b.mT
-        if o.x_scale is not None and o.x_scale.dim() == 2:
-            product *= o.x_scale[g, :count, None] * o.w_scale[g]
+        if x_scale is not None and x_scale.dim() == 2:
+            product *= x_scale[g, :count, None] * w_scale[g]
         yield product
 
 
-def verify(name: str, result: Tensor, o: Operands, right: list[Tensor]) -> None:
-    """Compare rows that count with float64's; of ours, no other row may have been written.
-
-    Raises:
-        WrongResult: with the group.
-    """
-    packed, start = result.dim() == 2, 0
-    for g, (count, wanted) in enumerate(zip(o.counts, right, strict=True)):
-        found = result[start : start + count] if packed else result[g, :count]
-        start += count
-        error = (found.double() - wanted).norm() / wanted.norm().clamp(min=1e-30)
-        if not error < _BOUND:
-            raise WrongResult(f"{name} is wrong in group {g}: relative error {error:.2e}")
-        if name in OURS and not result[g, count:].isnan().all():
-            raise WrongResult(f"{name} has written rows of group {g} that do not count")
+# ---- providers
 
 
-OURS = ("auto", "triton", "cute", "torch", "triton, shuffled")
+def providers(cell: Cell, kind: str, backends: Sequence[str]) -> list[Provider]:
+    """``deepgemm``: the choice and each kernel with the plain weight, Triton's with the shuffled one, too. Then what
+    torch has for a kind. For few rows a read of as many bytes as the product moves."""
+
+    def ours(o: Operands, backend: str, shuffled: bool = False) -> Calls:
+        def call() -> Tensor:
+            weight = o.shuffled if shuffled else o.w
+            return deepgemm(o.x, weight, o.y, o.sizes, o.x_scale, o.w_scale, backend=backend, expected_m=cell.rows)
+
+        return Calls({"": call}, called={"": call}, operands=dataclasses.replace(o, ours=True))
+
+    def read(o: Operands) -> Calls:
+        source = torch.zeros(-(-cell.bytes_moved(kind) // 4), dtype=torch.int32, device=o.x.device)
+
+        def call() -> None:
+            clean_cache.read(source)  # its sums are not compared
+
+        return Calls({"": call}, operands=Unverified())
+
+    found = [Function(backend, functools.partial(ours, backend=backend), "ours") for backend in backends]
+    if "triton" in backends:
+        found.append(Function("triton, shuffled", functools.partial(ours, backend="triton", shuffled=True), "ours"))
+    found += [Function(name, calls) for name, calls in PEERS[kind].items()]
+    return [*found, Function(READ, read, "ceiling")] if cell.rows <= _FEW_ROWS else found
+
+
+def by_bmm(o: Operands) -> Calls:
+    """All rows as a batch."""
+    return Calls({"": lambda: torch.bmm(o.x, o.w.mT, out=o.y)})
+
+
+def by_grouped_mm(o: Operands) -> Calls:
+    """Rows that were packed without gaps beforehand."""
+    packed, offs = o.packed(o.x), torch.cumsum(o.sizes, 0, dtype=torch.int32)
+    return Calls({"": lambda: functional.grouped_mm(packed, o.w.mT, offs=offs)})
+
+
+def by_scaled_grouped_mm(o: Operands) -> Calls:
+    """Packed rows with a factor for each, and the group's factor for each row of the weight."""
+    packed, rows, offs = o.packed(o.x), o.packed(o.x_scale), torch.cumsum(o.sizes, 0, dtype=torch.int32)
+    lines, row_wise = o.w_scale[:, None].expand(-1, o.w.shape[1]).contiguous(), functional.ScalingType.RowWise
+    arguments = (packed, o.w.mT, rows, row_wise, lines, row_wise)
+    return Calls({"": lambda: functional.scaled_grouped_mm(*arguments, offs=offs, output_dtype=torch.bfloat16)})
+
+
+PEERS = {
+    "bfloat16": {"torch.bmm, all rows": by_bmm, "torch grouped_mm, packed": by_grouped_mm},
+    "float8": {"torch scaled_grouped_mm, packed": by_scaled_grouped_mm},
+    "float8 blocks": {},
+}
+
+
+# ---- the record
 
 
 def measure(
-    table: list[Cell],
-    *,
-    backends: tuple[str, ...],
-    repeats: int = REPEATS,
-    device: str = "cuda",
-    timer=None,
-    tell=print,
-) -> dict:
-    """Every cell and kind: µs of each call in a CUDA graph, its bandwidth and its rate, and host time of ours. Beside
-    few rows a read of the same bytes is timed; "clean" has the times with an L2 cache that has nothing to write back.
+    table: Sequence[Cell], *, backends: Sequence[str], repeats: int = REPEATS, device: str = "cuda", timer=None,
+    clean_timer=None, tell: Callable[[str], object] = print,
+) -> dict:  # fmt: skip
+    """Every cell and kind: µs of each call in a CUDA graph, its bandwidth and its rate, and host time of ours. "clean"
+    of few rows has the times with an L2 cache that has nothing to write back.
 
     Raises:
-        WrongResult: of ours; a peer's is noted.
+        AssertionError: ours is wrong or failed; a peer's failure is noted.
     """
-    timer = timer or Timer()
+    timer, clean_timer = timer or GpuTimer(), clean_timer or CleanTimer()
     results = {"copy_tb_s": round(timer.copy_tb_s(), 3), "cells": {}}
     for cell in table:
         entry = results["cells"][str(cell)] = {**cell._asdict(), "max_m": cell.max_m, "kinds": {}}
         for kind in KINDS:
-            entry["kinds"][kind] = _measure(cell, kind, backends, repeats, device, timer)
+            entry["kinds"][kind] = _measure(cell, kind, backends, repeats, device, timer, clean_timer)
             timer.free()
-        fastest = {kind: _best(about) for kind, about in entry["kinds"].items()}
-        entry["speedup_over_bfloat16"] = {
-            kind: round(fastest["bfloat16"] / us, 3) for kind, us in fastest.items() if kind != "bfloat16"
+        fastest = {
+            kind: min((each["median_us"] for name, each in about["us"].items() if name in OURS), default=None)
+            for kind, about in entry["kinds"].items()
         }
+        base = fastest.pop("bfloat16")
+        entry["speedup_over_bfloat16"] = {kind: round(base / us, 3) for kind, us in fastest.items() if base and us}
         tell(_line(cell, entry, results["copy_tb_s"]))
     return results
 
 
-def _measure(cell: Cell, kind: str, backends, repeats: int, device: str, timer) -> dict:
-    o = make(cell, kind, device)
-    right = list(exact(o))
-    functions, failed = {}, {}
-    mine = ours(o, cell.rows, backends)
-    for name, function in (mine | peers(o)).items():
-        try:
-            o.y.fill_(torch.nan)
-            replay = timer.graph(function)
-            verify(name, replay(), o, right)
-            functions[name] = replay
-        except Exception as error:
-            if name in mine:
-                raise
-            failed[name] = f"{type(error).__name__}: {error}"[:200]
-    about = {"rows": sum(o.counts)}
+def _measure(cell: Cell, kind: str, backends: Sequence[str], repeats: int, device: str, timer, clean_timer) -> dict:
+    among = providers(cell, kind, backends)
+    ours = {provider.name for provider in among if provider.role == "ours"}
+
+    def timed(passes: tuple[str, ...], timer) -> Timings:
+        found = measure_one(cell, lambda: make(cell, kind, device), among, passes, repeats, timer)
+        if wrong := [f"{cell}, {kind}, {name}: {why}" for name, why in found.failed.items() if name in ours]:
+            raise AssertionError("wrong or failed:\n" + "\n".join(wrong))
+        return found
+
+    about: dict = {"rows": sum(cell.sizes())}
     if cell.rows <= _FEW_ROWS:
-        source = torch.zeros(-(-o.bytes_moved // 4), dtype=torch.int32, device=device)
-        functions[READ] = timer.graph(lambda: clean_cache.read(source))
-        about["clean"] = _rated(o, timer.clean_us(functions, repeats))
-    about |= _rated(o, timer.interleaved_us(functions, repeats))
-    host = {name: round(timer.host_us(function), 1) for name, function in mine.items()}
-    return about | {"host_us": host, "failed": failed}
+        about["clean"] = _rated(cell, kind, timed(("forward",), clean_timer))
+    found = timed(("forward", "called"), timer)
+    failed = {name: ", ".join(why.values()) for name, why in (found.failed | found.out_of_memory).items()}
+    return about | _rated(cell, kind, found) | {"host_us": dict(found.host_us), "failed": failed}
 
 
-def _rated(o: Operands, times: dict[str, list[float]]) -> dict:
+def _rated(cell: Cell, kind: str, timings: Timings) -> dict:
     """µs and rates of each call, and the rate of a read."""
-    us = {name: timing.summary(each) for name, each in times.items()}
-    tb_s = {name: round(o.bytes_moved / each["median_us"] / 1e6, 3) for name, each in us.items()}
-    rates = {
-        name: {"tb_s": tb_s[name], "tflops": round(o.flops / us[name]["median_us"] / 1e6, 1)}
-        for name in us
-        if name != READ
-    }
-    read = {"read_tb_s": tb_s[READ]} if READ in us else {}
-    return {"us": {name: us[name] for name in rates}, "rates": rates, **read}
-
-
-def _best(about: dict) -> float:
-    """µs of our fastest call."""
-    return min(each["median_us"] for name, each in about["us"].items() if name in OURS)
+    us = timings.us_as_json()["forward"]
+    tb_s = {name: round(cell.bytes_moved(kind) / each["median_us"] / 1e6, 3) for name, each in us.items()}
+    read = {"read_tb_s": tb_s.pop(READ)} if us.pop(READ, None) else {}
+    rates = {name: {"tb_s": tb_s[name], "tflops": round(cell.flops / us[name]["median_us"] / 1e6, 1)} for name in us}
+    return {"us": us, "rates": rates, **read}
 
 
 def _line(cell: Cell, entry: dict, copy_tb_s: float) -> str:
@@ -260,8 +275,8 @@ def _line(cell: Cell, entry: dict, copy_tb_s: float) -> str:
             for name, rate in times.get("rates", {}).items():
                 speed = f"{rate['tflops']} TFLOP/s"
                 if cell.rows <= _FEW_ROWS:
-                    of = {"a copy": copy_tb_s, "a read": times["read_tb_s"]}
-                    speed = ", ".join(f"{rate['tb_s'] / other:.0%} of {what}" for what, other in of.items())
+                    of = {"a copy": copy_tb_s, "a read": times.get("read_tb_s")}
+                    speed = ", ".join(f"{rate['tb_s'] / other:.0%} of {what}" for what, other in of.items() if other)
                 words.append(f"  {kind}, {name}{state}: {times['us'][name]['median_us']} us, {speed}")
     return "\n".join([str(cell), *words])
 
@@ -278,7 +293,8 @@ def rows() -> dict:
         if cell.rows <= _FEW_ROWS
     ]
     for state, found in {"as usual": few, "clean": [about["clean"] for about in few]}.items():
-        best = [max(rate["tb_s"] for name, rate in each["rates"].items() if name in OURS) for each in found]
+        rates = ([rate["tb_s"] for name, rate in each["rates"].items() if name in OURS] for each in found)
+        best = [max(each) for each in rates if each]
         share = statistics.geometric_mean(best) / results["copy_tb_s"]
         print(f"few rows, L2 {state}: {share:.0%} of a copy's bandwidth", flush=True)
     return results

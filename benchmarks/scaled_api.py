@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 
 import torch
 
-from course_kernels.bench import configurations, grouped, scaled
-from course_kernels.bench.interface import Provider, make_operands
+from course_kernels.bench import configurations, grouped, report, scaled
+from course_kernels.bench.interface import Provider
+from course_kernels.bench.measured import Results
+from course_kernels.bench.operands import make_operands
 from course_kernels.bench.rows import Row, by_name
-from gemm_course.cli import bench as command
 
 # Long sums of positive numbers, in which truncation errors add up.
 LONG = Row("long", "256 over 3, one empty, 512, 7168", (100, 0, 156), 512, 7168, "compute")
@@ -49,7 +51,7 @@ def losses(providers: list[Provider], device: torch.device | str = "cuda") -> di
     return found
 
 
-def rows() -> dict:
+def rows(keep: Callable[[Results], object] | None = None) -> dict:
     """All rows by all providers of scaled products and all configurations of the kernel in CuTe DSL.
 
     A wrong or failed result of ours is an error; one of a configuration is noted.
@@ -65,12 +67,13 @@ def rows() -> dict:
         present,
         passes=("forward", "called"),
         dtype=scaled.DTYPE,
-        tell=lambda row, entry: print(configurations.ranking(row, entry), flush=True),
+        tell=lambda measured: print(configurations.ranking(measured.row, measured.as_json()), flush=True),
+        keep=keep,
     )
-    results["regrets"] = configurations.regrets(table, results["rows"], scaled.DTYPE.itemsize)
-    results["losses"] = losses(present)
+    found = results.as_json()
+    found["regrets"] = configurations.regrets(table, found["rows"], scaled.DTYPE.itemsize)
+    found["losses"] = losses(present)
     for what in ("regrets", "losses"):
-        print(what, *results[what].items(), sep="\n  ", flush=True)
-    if wrong := command.failures_of_ours(results):
-        raise AssertionError("wrong or failed:\n" + "\n".join(wrong))
-    return results
+        print(what, *found[what].items(), sep="\n  ", flush=True)
+    report.require_correct(results)
+    return found

@@ -9,10 +9,11 @@ import statistics
 import torch
 
 from course_kernels import GemmConfig, GroupGemmPlan
-from course_kernels.bench import timing
+from course_kernels.bench.gpu_timer import GpuTimer
+from course_kernels.bench.verified_timing import verified_call
 from course_kernels.schedule import tiles
 from course_kernels.testing.data import routed_sizes
-from list_api import graphed, operands, verify
+from list_api import Operands, medians, timed
 
 EXPERTS, TOKENS, HIDDEN, INNER = 8, 8192, 2048, 1536
 BLOCK = GemmConfig(128, 256, 64, num_warps=8, num_stages=3, group_m=1)
@@ -47,42 +48,40 @@ def recorded(plan: GroupGemmPlan, problems, run=None) -> list[list[int]]:
 def launches() -> dict:
     """64 problems of 256³: one launch each, as called and in a CUDA graph, and all in one launch."""
     problems = [(256, 256, 256)] * 64
-    group_A, group_B = operands(problems)
-    one_each = GroupGemmPlan(group_A, group_B, method="naive", record=True)
-    grouped = GroupGemmPlan(group_A, group_B, method="round_robin", record=True)
-    graph = graphed("naive", one_each.run, one_each.out, group_A, group_B)
+    operands = Operands.of(problems)
+    one_each, grouped = (operands.plan(method=method, record=True) for method in ("naive", "round_robin"))
+    _, replay = verified_call({"": one_each.run}, "forward", operands, GpuTimer(), {})
     results = {
         "one launch per problem": recorded(one_each, problems),
-        "one launch per problem, CUDA graph": recorded(one_each, problems, graph.replay),
+        "one launch per problem, CUDA graph": recorded(one_each, problems, replay),
         "one launch": recorded(grouped, problems),
     }
-    verify("round_robin", grouped.out, group_A, group_B)
+    operands.verify(grouped.out)
     return {
         "problems": [list(problem) for problem in problems],
         **{name: {"tiles": [[row[1], *row[4:]] for row in rows]} for name, rows in results.items()},
     }
 
 
-def weight_gradients(router: str) -> tuple[list, list, list]:
+def weight_gradients(router: str) -> tuple[list[tuple[int, int, int]], Operands]:
     """Problems and operands of dW_e = X_eᵀ dY_e for the course's layer of 8 experts and 8,192 tokens."""
     sizes = routed_sizes(router, TOKENS, EXPERTS)
     group_A = [torch.randn(n, HIDDEN, device="cuda").half().t() for n in sizes]
     group_B = [torch.randn(n, INNER, device="cuda").half() for n in sizes]
-    return [(HIDDEN, INNER, n) for n in sizes], group_A, group_B
+    return [(HIDDEN, INNER, n) for n in sizes], Operands(group_A, group_B)
 
 
 def schedules() -> dict:
     """Each schedule on each router's batch: the recorded timeline, and the time without recording."""
     results = []
     for batch, router in (("uniform", "uniform"), ("skewed", "zipf"), ("one-hot", "one_hot")):
-        problems, group_A, group_B = weight_gradients(router)
-        plain = {name: GroupGemmPlan(group_A, group_B, method="tma", config=c) for name, c in SCHEDULES.items()}
-        graphs = {name: graphed(name, plan.run, plan.out, group_A, group_B) for name, plan in plain.items()}
-        times = timing.interleaved_us({name: graph.replay for name, graph in graphs.items()}, repeats=80)
+        problems, operands = weight_gradients(router)
+        plain = {name: operands.plan(method="tma", config=config).run for name, config in SCHEDULES.items()}
+        us = medians(timed(operands, plain, repeats=80))
         for name, config in SCHEDULES.items():
-            plan = GroupGemmPlan(group_A, group_B, method="tma", config=config, record=True)
+            plan = operands.plan(method="tma", config=config, record=True)
             rows = recorded(plan, problems)
-            verify(name, plan.out, group_A, group_B)
+            operands.verify(plan.out)
             results.append(
                 {
                     "batch": batch,
@@ -91,7 +90,7 @@ def schedules() -> dict:
                     "block": list(config.block),
                     "group_m": config.group_m,
                     "programs": plan.launches[0].programs,
-                    "median_us": timing.summary(times[name])["median_us"],
+                    "median_us": us[name],
                     "tiles": rows,
                 }
             )
@@ -101,16 +100,16 @@ def schedules() -> dict:
 def switch() -> dict:
     """Time between two tiles of one program in the descriptor kernel: next problem, and same problem."""
     problems = [(2048, 2048, 2048)] * 4
-    group_A, group_B = operands(problems)
+    operands = Operands.of(problems)
     gaps: dict[bool, list[float]] = {True: [], False: []}
     for schedule in ("round_robin", "chunks"):
         config = dataclasses.replace(BLOCK, schedule=schedule)
-        plan = GroupGemmPlan(group_A, group_B, method="tma", config=config, record=True)
+        plan = operands.plan(method="tma", config=config, record=True)
         rows = sorted(recorded(plan, problems), key=lambda row: (row[4], row[6]))
         for before, after in itertools.pairwise(rows):
             if before[4] == after[4]:
                 gaps[before[1] != after[1]].append((after[6] - before[7]) / 1e3)
-        verify(schedule, plan.out, group_A, group_B)
+        operands.verify(plan.out)
 
     def quartiles(values):
         low, median, high = statistics.quantiles(values, n=4)

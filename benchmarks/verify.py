@@ -74,6 +74,16 @@ def sanitized(tool: str, kernels: str, names: Sequence[str]) -> dict[str, int]:
     return {"cases": int(cases[1]), "errors": int(found[1])}
 
 
+def sanitize_triton() -> dict[str, dict[str, int]]:
+    """The record of Triton's kernels."""
+    return sanitizers("triton")
+
+
+def sanitize_cute() -> dict[str, dict[str, int]]:
+    """The record of the kernels in CuTe DSL."""
+    return sanitizers("cute")
+
+
 def _cases(kernels: str, names: Sequence[str]) -> list[str]:
     return [sys.executable, "tools/sanitize.py", "--kernels", kernels, *names]
 

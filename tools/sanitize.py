@@ -22,10 +22,11 @@ from dataclasses import dataclass, replace
 os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
 
 import course_kernels as ck  # isort: skip
+from course_kernels.bench import loaded  # isort: skip
 import torch
 
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.product import Operands
+from course_kernels.engine.product import Product
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig, configs_for
 from course_kernels.testing import Problem, assert_exact, empty_problems, integers, ragged_problems, strided_like
 from course_kernels.testing.grouped_cases import MODES, GroupedCase, check
@@ -260,9 +261,9 @@ def run_cute(each: Cute) -> str:
     """Compute a case's problems and compare; results are in memory that is checked for writes around it."""
 
     def function(mat_a, mat_b, offs, out, out_dtype=None, **scales):
-        operands = Operands(mat_a, mat_b, offs, **scales)
-        assert cute.match_variant(operands, out) == each.form
-        cute.multiply(operands, out, each.form, each.config)
+        product = Product.packed(mat_a, mat_b, offs, **scales)
+        assert cute.match_variant(product, out) == each.form
+        cute.multiply(product, out, each.form, each.config)
         return out
 
     problems = cute_problems(each)
@@ -299,6 +300,7 @@ def main() -> None:
     if ck.runtime.mode() == "gpu":
         torch.cuda.synchronize()
     print(f"{len(chosen)} cases ran in mode {ck.runtime.mode()}")
+    loaded.share()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import statistics
 import torch
 
 from course_kernels import GemmConfig, codegen, runtime, testing
-from course_kernels.bench import grouped, record, timing
+from course_kernels.bench import record, timing, verified_timing
 from course_kernels.bench.rows import title_of
 from gemm_course.figures import measuring, record_analysis, roofline as draw
 from gemm_course.figures.simulated_gpu import L2_BYTES, MEMORY_TB_S, PEAK_TFLOPS, SimulatedGpu
@@ -351,7 +351,7 @@ def honest(gpu, functions, repeats=60):
 show(timing.interleaved_us, "flush = ", "return")
 
 # %%
-show(grouped.verified_call, "# The freed", "verify(function()")
+show(verified_timing.verified_call, "# The freed", "verify(function()")
 
 # %% [markdown]
 # Flushing has a second effect: it keeps the device busy while the host fills the queue. Without it a short kernel waits

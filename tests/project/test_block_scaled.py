@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import re
 import sys
@@ -11,31 +12,61 @@ import pytest
 import torch
 
 import block_scaled
+from block_scaled import Layer
+from clock import Clock
 from course_kernels.bench import record
+from course_kernels.bench.interface import WrongResult
 from course_kernels.bench.rows import Row
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.tuning import time_model
 from course_kernels.kernels.cute_sm90.config import LARGE_BLOCK_SCALED, CuteConfig
 
+SMALL = Row("small", "5 over 3", (5, 0, 130), 140, 150, "compute")
+
 
 @pytest.fixture
 def layer():
-    return block_scaled.Layer(Row("small", "5 over 3", (5, 0, 130), 140, 150, "compute"), "cpu")
+    return block_scaled.Layer(SMALL, "cpu")
 
 
-def in_turn(functions):
-    return {name: [3.0, 1.0, 2.0] for name in functions}
+class Reader(Clock):
+    """A clock that runs nothing: the interpreter takes seconds for each product."""
+
+    def graph(self, function, pool=None):
+        return function
+
+    def interleaved_us(self, functions, repeats):
+        return {name: [self.us.get(name, 10.0)] * repeats for name in functions}
 
 
-def test_everything_is_verified_and_what_fails_is_noted(layer, monkeypatch):
+def exact(layer):
+    """The product, by torch."""
+    bounds = zip((0, 5, 5), (5, 5, 135))
+    parts = [block_scaled.as_quantised(layer.qx[start:end], layer.sx[start:end], 1)
+             @ block_scaled.as_quantised(layer.qw[g], layer.sw[g], 128).mT
+             for g, (start, end) in enumerate(bounds)]  # fmt: skip
+    return torch.cat(parts).bfloat16()
+
+
+def called(name, layer):
+    """The result of a provider, and what verifies it."""
+    calls = {each.name: each for each in block_scaled.providers()}[name].prepare(layer)
+    return calls.forward[""](), calls.operands
+
+
+def test_everything_is_verified_and_what_fails_is_noted(monkeypatch, capsys):
     monkeypatch.setattr(block_scaled, "TRITON", block_scaled.TRITON[:1])
-    results = block_scaled.measure(layer, in_turn, lambda function: function)
+    found, wrong = block_scaled.measure(SMALL, block_scaled.providers(), "cpu", Reader({"triton": 2.0}))
     ours = {"triton", "triton 128x128x128_8_3_1", "dA triton", "dB triton", "dB triton, whole blocks"}
-    assert ours <= set(results["us"])
-    assert results["us"]["triton"]["median_us"] == 2.0
-    assert results["rate"]["triton"] == round(2 * 135 * 140 * 150 / 2 / 1e6, 1)
-    assert "9.0" in results["failed"]["cute"], "there is no GPU here"
-    assert any(name.startswith("cute 128x192x128_2_4_cooperative_8") for name in results["failed"])
+    assert ours <= set(found["us"])
+    assert set(found["us"]) == set(found["rate"])
+    assert found["us"]["triton"]["median_us"] == 2.0
+    assert found["rate"]["triton"] == round(2 * 135 * 140 * 150 / 2 / 1e6, 1)
+    assert "9.0" in found["failed"]["cute"], "there is no GPU here"
+    assert any(name.startswith("cute 128x192x128_2_4_cooperative_8") for name in found["failed"])
+    assert any(each.startswith("small, cute: ") for each in wrong)
+    assert {each.split(", ")[1].split(":")[0] for each in wrong} <= {"cute", "dA cute", "dB cute"}
+    assert "  ! cute: " in capsys.readouterr().out
 
 
 @pytest.fixture(params=block_scaled.DEEPGEMM)
@@ -62,18 +93,16 @@ def deep_gemm(request, monkeypatch):
 @pytest.mark.usefixtures("deep_gemm")
 def test_deepgemm_where_it_is_installed(layer):
     whole = block_scaled.Layer(Row("whole", "two groups and an empty one", (128, 0, 256), 140, 150, "compute"), "cpu")
-    function, kind = block_scaled.peers(whole)["deepgemm"]
-    whole.out.fill_(float("nan"))
-    assert whole.wrong(function(), kind) == 0
+    result, part = called("deepgemm", whole)
+    part.verify(result, "forward")
     assert whole.group_of_row.tolist() == [0] * 128 + [2] * 256
-    function, _ = block_scaled.calls(layer)["deepgemm"]
     with pytest.raises(ValueError, match=r"groups of multiples of 128 rows, got \(5, 0, 130\)"):
-        function()
+        called("deepgemm", layer)
 
 
-def test_no_deepgemm_where_it_is_not_installed(layer, monkeypatch):
+def test_no_deepgemm_where_it_is_not_installed(monkeypatch):
     monkeypatch.setattr(block_scaled.importlib.util, "find_spec", lambda name: None)
-    assert "deepgemm" not in block_scaled.calls(layer)
+    assert "deepgemm" not in {each.name for each in block_scaled.providers()}
 
 
 @pytest.mark.parametrize("kind", ["forward", "dA", "dB", "row"])
@@ -91,49 +120,62 @@ def test_a_wrong_element_is_found(layer, kind):
     result.view(-1, result.shape[-1])[-1 if kind != "dB" else 3, 7] += result.abs().max()
     assert layer.wrong(result, kind) == 1
     result.fill_(float("nan"))
-    assert layer.wrong(result, kind) > 100
+    with pytest.raises(WrongResult, match=r"\d{3,} wrong elements"):
+        block_scaled.Part(layer, kind).verify(result, "forward")
 
 
-def test_quantisers(layer):
-    found = block_scaled.quantisers(layer, in_turn, lambda function: function)
+def test_quantisers():
+    found = block_scaled.quantisers(SMALL, "cpu", Clock({"1x128": 0.5}))
     transposed = {f"1x128, transposed, {how}" for how in ("restarting", "whole blocks")}
-    assert set(found["TB/s"]) == {"1x128", "128x128"} | transposed
+    assert set(found["TB/s"]) == set(found["us"]) == {"1x128", "128x128"} | transposed
+    assert found["TB/s"]["1x128"] == round(3 * 135 * 150 / 0.5 / 1e6, 2)
 
 
 def test_an_error_where_ours_is_wrong(monkeypatch):
-    monkeypatch.setattr(block_scaled, "ROWS", block_scaled.ROWS[:1])
-    monkeypatch.setattr(block_scaled, "Layer", lambda row: None)
-    monkeypatch.setattr(block_scaled, "quantisers", lambda *arguments: {"TB/s": {}})
-    entry = {"us": {}, "rate": {}, "failed": {"cute 1": "3 wrong elements"}}
-    monkeypatch.setattr(block_scaled, "measure", lambda *arguments: entry)
-    block_scaled.ROWS = (Row("a", "b", (1,), 1, 1, "compute"),)
-    assert set(block_scaled.rows()["rows"]) == {"a"}
-    entry["failed"]["triton"] = "1 wrong elements"
-    with pytest.raises(AssertionError, match="a, triton: 1 wrong elements"):
+    monkeypatch.setattr(block_scaled, "ROWS", [SMALL])
+    monkeypatch.setattr(block_scaled, "GpuTimer", Clock)
+    monkeypatch.setattr(block_scaled, "Layer", lambda row, device: Layer(row, "cpu"))
+    monkeypatch.setattr(block_scaled, "quantisers", lambda row: {"TB/s": {}})
+    triton = block_scaled.provider("triton", exact, role="ours")
+    zeros = functools.partial(block_scaled.provider, call=lambda layer: torch.zeros(135, 140))
+    monkeypatch.setattr(block_scaled, "providers", lambda: [triton, zeros("cute 1", role="candidate")])
+    found = block_scaled.rows()
+    assert set(found["rows"]) == {"small"}
+    assert set(found["rows"]["small"]["us"]) == {"triton"}
+    assert "wrong elements" in found["rows"]["small"]["failed"]["cute 1"]
+    monkeypatch.setattr(block_scaled, "providers", lambda: [triton, zeros("cute", role="ours")])
+    with pytest.raises(AssertionError, match=r"small, cute: WrongResult: \d+ wrong elements"):
         block_scaled.rows()
 
 
-def test_variants(monkeypatch, capsys, layer):
-    """Each is verified and timed; one that is wrong is marked."""
+def test_variants(monkeypatch, capsys):
+    """Each is verified; one that is wrong or does not run is marked."""
 
-    def configured(config, row_wise=False):
-        if config.tile_n == 256:
-            raise ValueError("too wide")
-        return torch.zeros(135, 140) if config.stages == 5 else layer.forward(backend="triton")
+    class Small(Layer):
+        def configured(self, config, row_wise=False):
+            if config.tile_n == 256:
+                raise ValueError("too wide")
+            return torch.zeros(135, 140) if config.stages == 5 else exact(self)
 
-    monkeypatch.setattr(layer, "configured", configured)
-    monkeypatch.setattr(block_scaled, "Layer", lambda row: layer)
-    monkeypatch.setattr(block_scaled, "ROWS_OF_VARIANTS", (layer.row,))
+    monkeypatch.setattr(block_scaled, "GpuTimer", Clock)
+    monkeypatch.setattr(block_scaled, "Layer", lambda row, device: Small(SMALL, "cpu"))
+    monkeypatch.setattr(block_scaled, "ROWS_OF_VARIANTS", (SMALL,))
     monkeypatch.setattr(block_scaled, "VARIANTS", [block_scaled.VARIANTS[i] for i in (1, 0, 3)])
-    monkeypatch.setattr(block_scaled, "replayed", lambda function: function)
-    monkeypatch.setattr(block_scaled.timing, "interleaved_us", lambda functions, repeats: in_turn(functions))
+    monkeypatch.setattr(block_scaled, "peers", list)
     block_scaled.variants()
     said = capsys.readouterr().out
     names = [config.name for config in block_scaled.VARIANTS]
     assert f"! {names[1]}: ValueError: too wide" in said
-    assert re.search(rf"! {names[2]}: \d+ wrong elements", said)
+    assert re.search(rf"! {names[2]}: WrongResult: \d+ wrong elements", said)
     assert re.search(rf"\n +[\d.]+ {names[0]}\n", said)
     assert f"! {names[0]}:" not in said
+
+
+def test_a_record_has_all_that_the_recorded_one_has():
+    recorded = next(iter(RECORDED["rows"].values()))
+    assert set(recorded) == {"title", "us", "rate", "failed"}
+    known = {each.name for each in block_scaled.providers()}
+    assert {name for name in {**recorded["us"], **recorded["failed"]} if "cute 1" not in name} <= known | {"deepgemm"}
 
 
 def test_all_configurations_can_be_built():

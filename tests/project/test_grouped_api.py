@@ -10,7 +10,7 @@ import pytest
 import grouped_api
 from bench_stand_ins import DECODE, TINY, Correct, spoilt
 from clock import Clock
-from course_kernels.bench import grouped
+from course_kernels.bench import gpu_timer, grouped
 from course_kernels.bench import providers as known
 from course_kernels.bench.configurations import SWEPT
 
@@ -44,7 +44,7 @@ def test_large_rows_are_measured_back_to_back(on_a_gpu, monkeypatch):
     monkeypatch.setattr(grouped_api, "by_name", lambda: {"tiny": TINY, "small": small, "tiny-decode": DECODE})
     monkeypatch.setattr(grouped_api, "LARGE", TINY.flops)
     results = grouped_api.sustained()
-    assert asked == [([TINY], ("forward",), grouped.SustainedTimer)]
+    assert asked == [([TINY], ("forward",), gpu_timer.SustainedTimer)]
     assert set(results["rows"]["tiny"]["us"]) == {"forward"}
     assert set(results["rows"]["tiny"]["us"]["forward"]) == {"auto", "mine", "torch"}, "a loop is no one product"
     assert {name for name, each in results["providers"].items() if "absent" in each} == {

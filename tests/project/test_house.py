@@ -185,6 +185,16 @@ def test_imports_are_at_the_top():
     assert not gone, "\n".join(["take these off the list, they are no more:", *gone])
 
 
+def of_the_course(source: str) -> list[str]:
+    """The modules of the course that a source imports."""
+    return [target for _, _, target in imports(ast.parse(source)) if target.startswith("gemm_course")]
+
+
+def test_benchmarks_need_the_library_alone():
+    found = {path.name: of_the_course(path.read_text()) for path in (ROOT / "benchmarks").glob("*.py")}
+    assert {name: targets for name, targets in found.items() if targets} == {}
+
+
 def test_the_rules_notice_what_breaks_them():
     runtime = "course_kernels.runtime"
     assert private_names(f"from {runtime} import _x, __doc__, mode") == [f"{runtime}._x in line 1"]
@@ -194,5 +204,6 @@ def test_the_rules_notice_what_breaks_them():
     assert private_names("import torch\nfrom torch import _C\ntorch._C") == []
     late = "import course_kernels\ndef f():\n    import torch\n    from course_kernels import runtime, group_gemm"
     assert late_imports(late) == {"course_kernels", runtime}
+    assert of_the_course("def f():\n    from gemm_course.cli import bench") == ["gemm_course.cli.bench"]
     assert has_tests(runtime)
     assert not has_tests("course_kernels.run")

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import ast
-import functools
 import json
 import re
+import sys
+import types
 
 import pytest
 
 import run
 from course_kernels import provenance
 from course_kernels.bench import record
+from places import ROOT
 
 MACHINE = ("gpu", "capability", "sms", "l2_bytes", "torch", "triton", "cuda", "python")
 
 
-@pytest.fixture(params=sorted(run.DEPENDS_ON))
+@pytest.fixture(params=sorted(run.FILES))
 def name(request):
     return request.param
 
 
 def test_there_is_a_record_of_each_part_and_no_other():
-    assert {path.stem for path in record.RESULTS.glob("*.json")} == set(run.DEPENDS_ON)
+    assert {path.stem for path in record.RESULTS.glob("*.json")} == run.FILES
 
 
 def test_a_record_has_machine_versions_date_and_commit(name):
@@ -35,122 +37,25 @@ def test_a_record_has_machine_versions_date_and_commit(name):
 def test_a_record_is_not_older_than_its_code(name):
     """An older one is an expected failure, listed at the end of the run: whoever changes a kernel need not own the GPU
     that measures it again."""
-    measured = record.load(name)
-    if record.is_stale(measured):
-        pytest.xfail(f"measure {name} again: {run.why_stale(name)}"[:300])
-    assert measured["provenance"]["depends_on"] == list(run.DEPENDS_ON[name]), (
-        f"measure {name} again: it depends on other files now"
-    )
+    if why := record.why_stale(record.load(name)):
+        pytest.xfail(f"measure {name} again: {why}"[:300])
 
 
-def test_a_record_that_depends_on_changed_code_is_stale(name):
-    measured = json.loads(json.dumps(record.load(name)))
-    measured["provenance"] |= {"depends_on": run.DEPENDS_ON[name]}
-    measured["provenance"] |= {"depends_digest": provenance.digest(run.DEPENDS_ON[name])}
-    assert not record.is_stale(measured)
-    measured["provenance"]["depends_digest"] = "0" * 16
-    assert record.is_stale(measured)
-    del measured["provenance"]["depends_digest"]
-    assert record.is_stale(measured)
-
-
-@functools.cache
-def imported(path):
-    """Files of the library that a Python file imports."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            paths = [provenance.ROOT / f"{name.replace('.', '/')}.py" for name in names]
-            found.update(path for path in paths if path.is_file())
-    return found
-
-
-ROOMS = ("bench", "gmm", "jagged", "kernels", "lists", "masked", "packed", "layout", "testing")
-BESIDE = {
-    "kernels/language.py",  # chooses between the compiler and the interpreter
-    "kernels/quantize.py",  # makes operands; what times it names it
-    "kernels/record.py",  # a variant of the list API's kernels only
-    "kernels/group_sums.py",  # the gradient of a bias, which no record measures
-    "bench/tutorial_peer.py",  # a provider of some records
-}
-_OF_CUTE = {f"packed/backends/{name}.py" for name in ("cute", "cute_cache", "cute_counters")}
-# Records that use a part of what their files import: a kernel called by itself, or one backend of two.
-BY_ITSELF = {
-    "tuning": {
-        "engine/product.py",
-        "engine/scaling.py",
-        "engine/tuning/lookup.py",
-        "bench/tune.py",
-        "bench/interface.py",
-        "engine/tuning/time_model.py",
-    },
-    # Code that chooses, checks or names rows does not change the time of a configuration.
-    "configurations": (
-        chosen_by := {
-            "bench/grouped.py",
-            "bench/interface.py",
-            "bench/rows.py",
-            "bench/verification.py",
-            "engine/product.py",
-            "engine/scaling.py",
-            "engine/tuning/defaults.py",
-            "engine/tuning/lookup.py",
-            "engine/tuning/time_model.py",
-            "engine/whole_blocks.py",
-        }
-    ),
-    "configurations_h100": chosen_by,
-    "configurations_8bit": chosen_by,
-    "configurations_8bit_h100": chosen_by,
-    "hopper_steps": chosen_by,
-    "fuzz": {*_OF_CUTE, "kernels/cute_sm90/config.py"},
-    # What chooses is asked nothing but its rules.
-    "sanitizers_triton": {*_OF_CUTE, "kernels/cute_sm90/config.py", "engine/tuning/time_model.py"},
-    "sanitizers_cute": {"engine/tuning/time_model.py"},
-}
-
-
-def test_a_record_depends_on_what_its_files_import(name):
-    """A name that is left out of the table would let a record look fresh."""
-    package = provenance.ROOT / "course_kernels"
-    files = set(provenance.files(run.DEPENDS_ON[name]))
-    allowed = {package / path for path in BESIDE | BY_ITSELF.get(name, set())}
-    for path in files:
-        if path.relative_to(package).parts[0] in ROOMS:
-            missing = {file for file in imported(path) if file.relative_to(package).parts[0] in ROOMS} - files - allowed
-            assert not missing, f"{name} depends on {path.name}, which imports {sorted(map(str, missing))}"
-
-
-def test_records_of_the_list_api_do_not_depend_on_the_packed_one_nor_the_other_way_round():
-    def rooms(name):
-        return {path.relative_to(provenance.ROOT).parts[1] for path in provenance.files(run.DEPENDS_ON[name])}
-
-    for name in ("group_gemm", "dtypes", "when_to_group", "programs", "launches", "sm_timelines", "switch", "traffic"):
-        assert "lists" in rooms(name)
-        assert "packed" not in rooms(name)
-    using_packed = "gmm grouped_mm jagged masked sustained scaled_grouped_mm fuzz fuzz_cute tuning zoo"
-    for name in using_packed.split():
-        assert "packed" in rooms(name)
-        assert "lists" not in rooms(name)
-
-
-def test_stale_records_are_listed_with_commit_and_changed_files(monkeypatch, tmp_path, capsys):
-    current = record.load("switch")
-    current["provenance"] |= {"depends_on": run.DEPENDS_ON["switch"]}
-    current["provenance"] |= {"depends_digest": provenance.digest(run.DEPENDS_ON["switch"])}
-    old = json.loads(json.dumps(current))
-    old["provenance"] |= {"depends_digest": "0" * 16, "commit": "1" * 40}
-    for name, content in (("switch", current), ("traffic", old)):
+def test_stale_records_are_listed_with_commit_and_reason(monkeypatch, tmp_path, capsys):
+    on = ["course_kernels/kernels/tma.py"]
+    current = {"provenance": {"depends_on": on, "depends_digest": provenance.digest(on), "commit": "1" * 40}}
+    old = {"provenance": current["provenance"] | {"depends_digest": "0" * 16}}
+    moved = {"provenance": current["provenance"] | {"depends_on": [*on, "course_kernels/no_more/*.py"]}}
+    for name, content in (("switch", current), ("traffic", old), ("zoo", moved)):
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     monkeypatch.setattr(record, "RESULTS", tmp_path)
-    monkeypatch.setattr(record, "changed_files", lambda measured, patterns: ["course_kernels/kernels/tma.py"])
+    monkeypatch.setattr(record, "changed_files", lambda measured: ["src/course_kernels/kernels/tma.py"])
     monkeypatch.setattr("sys.argv", ["run.py", "--stale"])
     run.main()
-    listed = "traffic: measured at 111111111111; changed since: course_kernels/kernels/tma.py\n"
-    assert capsys.readouterr().out == listed
-    monkeypatch.setattr(record, "changed_files", lambda measured, patterns: None)
-    assert run.why_stale("traffic").endswith("changed since: files unknown: git does not have the commit")
+    assert capsys.readouterr().out == (
+        "traffic: measured at 111111111111; changed since: src/course_kernels/kernels/tma.py\n"
+        "zoo: measured at 111111111111; gone since: course_kernels/no_more/*.py\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,43 +69,94 @@ def test_wrong_usage_is_refused_before_measuring(monkeypatch, capsys, options, m
     assert message in capsys.readouterr().err
 
 
-def test_parts_are_measured_and_written_with_what_they_depend_on(monkeypatch, tmp_path, capsys):
-    part = run.Part(lambda: {"us": 7}, ("course_kernels/kernels/tma.py",))
-    monkeypatch.setattr(run, "RECORDS", {"switch": part})
-    monkeypatch.setitem(run.DEPENDS_ON, "switch", part.depends_on)
-    monkeypatch.setattr(run.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(run.torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
-    monkeypatch.setattr(record, "provenance", lambda commit_id, depends_on: {"commit": commit_id, "on": depends_on})
+def test_every_part_is_a_function_of_a_program():
+    for part in run.RECORDS.values():
+        program, function = part.measure.split(".")
+        functions = {node.name: node for node in ast.parse((ROOT / "benchmarks" / f"{program}.py").read_text()).body
+                     if isinstance(node, ast.FunctionDef)}  # fmt: skip
+        assert [argument.arg for argument in functions[function].args.args] == ["keep"] * part.tells_rows
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """The program as on a GPU of a name, with a part that a module of this name measures."""
+
+    def prepare(gpu, **parts):
+        monkeypatch.setattr(run.torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(run.torch.cuda, "get_device_name", lambda: gpu)
+        monkeypatch.setattr(record, "provenance", lambda commit_id, depends_on: {"commit": commit_id, "on": depends_on})
+        monkeypatch.setitem(sys.modules, "stand_in", types.SimpleNamespace(**parts))
+
+    return prepare
+
+
+def test_a_part_is_measured_and_written_with_what_it_depends_on(on_a_gpu, monkeypatch, tmp_path, capsys):
+    def measure():
+        next(provenance.ROOT.glob("course_kernels/engine/tuning/constants/h100.json")).read_text()
+        return {"us": 7}
+
+    on_a_gpu("NVIDIA H100 80GB HBM3", measure=measure)
+    monkeypatch.setattr(run, "RECORDS", {"switch": run.Part("stand_in.measure")})
     monkeypatch.setattr("sys.argv", ["run.py", "switch", "--out", str(tmp_path), "--commit", "a" * 40])
     run.main()
     written = record.read(tmp_path / "switch.json")
-    assert written == {"provenance": {"commit": "a" * 40, "on": ["course_kernels/kernels/tma.py"]}, "us": 7}
-    assert capsys.readouterr().out == "switch: 0 s\n"
+    assert written["us"] == 7
+    assert written["provenance"]["commit"] == "a" * 40
+    assert "course_kernels/engine/tuning/constants/h100.json" in written["provenance"]["on"]
+    assert re.fullmatch(r"switch: \d+ s\n", capsys.readouterr().out)
+    monkeypatch.setattr(run, "RECORDS", {"switch": run.Part("stand_in.measure", depends_on=("course_kernels/*.py",))})
+    run.main()
+    assert record.read(tmp_path / "switch.json")["provenance"]["on"] == ["course_kernels/*.py"]
+
+
+def test_rows_before_an_error_are_kept_beside_the_record(on_a_gpu, monkeypatch, tmp_path):
+    def measure(keep):
+        keep(types.SimpleNamespace(as_json=lambda: {"rows": 1}))
+        if not ends:
+            raise RuntimeError("lost device")
+        return {"rows": 2}
+
+    ends = []
+    on_a_gpu("NVIDIA H200", measure=measure)
+    monkeypatch.setattr(run, "RECORDS", {"zoo": run.Part("stand_in.measure", tells_rows=True)})
+    monkeypatch.setattr("sys.argv", ["run.py", "zoo", "--out", str(tmp_path)])
+    with pytest.raises(RuntimeError, match="lost device"):
+        run.main()
+    assert [path.name for path in tmp_path.iterdir()] == ["zoo.json.part"]
+    assert record.read(tmp_path / "zoo.json.part")["rows"] == 1
+    ends.append(True)
+    run.main()
+    assert [path.name for path in tmp_path.iterdir()] == ["zoo.json"]
+    assert record.read(tmp_path / "zoo.json")["rows"] == 2
+
+
+def test_several_parts_are_measured_each_in_a_process_of_its_own(on_a_gpu, monkeypatch, tmp_path):
+    ran = []
+    on_a_gpu("NVIDIA H200")
+    monkeypatch.setattr(run.subprocess, "run", lambda command, check: ran.append(command[2:]))
+    monkeypatch.setattr("sys.argv", ["run.py", "switch", "zoo", "--out", str(tmp_path), "--commit", "a" * 40])
+    run.main()
+    options = [f"--out={tmp_path}", f"--commit={'a' * 40}"]
+    assert ran == [["switch", *options], ["zoo", *options]]
 
 
 def test_a_part_has_a_record_of_each_gpu_that_it_is_measured_on():
     assert run.file_name("configurations", "NVIDIA H200") == "configurations"
     assert run.file_name("configurations", "NVIDIA H100 80GB HBM3") == "configurations_h100"
     assert run.file_name("grouped_mm", "NVIDIA H100 80GB HBM3") == "grouped_mm", "one record, whatever measured it"
-    assert run.DEPENDS_ON["configurations"] == run.DEPENDS_ON["configurations_h100"]
     with pytest.raises(ValueError, match="configurations has records of h200, h100, and this is NVIDIA B200"):
         run.file_name("configurations", "NVIDIA B200")
 
 
 @pytest.mark.parametrize(("gpu", "file"), [("H200", "zoo"), ("H100 PCIe", "zoo_h100")])
-def test_the_gpu_names_the_file_and_its_constants(monkeypatch, tmp_path, gpu, file):
-    part = run.RECORDS["zoo"]._replace(measure=lambda: {"us": 7})
-    monkeypatch.setattr(run, "RECORDS", {"zoo": part})
-    monkeypatch.setattr(run.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(run.torch.cuda, "get_device_name", lambda: gpu)
-    monkeypatch.setattr(record, "provenance", lambda commit_id, depends_on: {"depends_on": depends_on})
+def test_the_gpu_names_the_file(on_a_gpu, monkeypatch, tmp_path, gpu, file):
+    on_a_gpu(gpu, measure=lambda: {"us": 7})
+    monkeypatch.setattr(
+        run, "RECORDS", {"zoo": run.RECORDS["zoo"]._replace(measure="stand_in.measure", tells_rows=False)}
+    )
     monkeypatch.setattr("sys.argv", ["run.py", "zoo", "--out", str(tmp_path)])
     run.main()
     assert [path.name for path in tmp_path.iterdir()] == [f"{file}.json"]
-    found = record.read(tmp_path / f"{file}.json")["provenance"]["depends_on"]
-    assert [path for path in found if "/constants/" in path] == [
-        f"course_kernels/engine/tuning/constants/{gpu[:4].lower()}.json"
-    ]
 
 
 def test_a_gpu_without_a_record_is_refused_before_measuring(monkeypatch, capsys):

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.bench import timing
-from course_kernels.bench.interface import make_operands, one_line
+from course_kernels.bench.interface import one_line
+from course_kernels.bench.operands import make_operands
 from course_kernels.bench.rows import Row, jittered, zipf
 from course_kernels.bench.verification import count_unlike, count_wrong, exact_products
 from course_kernels.config import GemmConfig

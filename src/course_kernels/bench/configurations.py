@@ -8,7 +8,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from course_kernels import runtime
-from course_kernels.bench.interface import Calls, Operands
+from course_kernels.bench.interface import Calls
+from course_kernels.bench.operands import Operands
 from course_kernels.bench.providers import Ours
 from course_kernels.bench.rows import Row
 from course_kernels.engine.hopper import cute

@@ -1,99 +1,42 @@
-"""What a benchmark gives a provider, and what it expects of one."""
+"""The contract between a benchmark and a provider: operands, passes, reasons."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from course_kernels.bench.gpu_timer import Result
 from course_kernels.bench.rows import Row
 
-__all__ = ["ROLES", "Calls", "Operands", "Provider", "make_operands", "one_line", "training_step"]
+__all__ = [
+    "ROLES",
+    "Calls",
+    "Function",
+    "Provider",
+    "Unverified",
+    "Verified",
+    "WrongResult",
+    "is_out_of_memory",
+    "one_line",
+]
 
 ROLES = ("ours", "candidate", "peer", "ceiling")
 
 
-@dataclass(frozen=True)
-class Operands:
-    """Tensors that every provider reads and may write.
-
-    Attributes:
-        a: (total_m, K), row-major.
-        weight: (G, N, K), row-major, as a layer stores it; the product's B is `weight.mT`.
-        d_out: (total_m, N), row-major, the gradient of the result.
-        offs: (G,) int32 exclusive ends, on the device.
-        sizes: rows of each group, on the host.
-        out, d_a, d_weight: memory for results, shaped as the result, `a` and `weight`.
-        scale_a, scale_b: (total_m,) and (G, N) float32, factors of the product's rows and columns. Only 8-bit operands
-            have them; they have no gradients, so `d_out`, `d_a` and `d_weight` are None.
-    """
-
-    a: Tensor
-    weight: Tensor
-    d_out: Tensor | None
-    offs: Tensor
-    sizes: tuple[int, ...]
-    out: Tensor
-    d_a: Tensor | None
-    d_weight: Tensor | None
-    scale_a: Tensor | None = None
-    scale_b: Tensor | None = None
-
-    def as_dense(self) -> Operands:
-        """One group of all rows with the first weight: the dense product of the same size."""
-
-        def first(value: Tensor | None) -> Tensor | None:
-            return None if value is None else value[:1]
-
-        return replace(
-            self, weight=self.weight[:1], offs=self.offs[-1:], sizes=(sum(self.sizes),),
-            d_weight=first(self.d_weight), scale_b=first(self.scale_b),
-        )  # fmt: skip
+class WrongResult(AssertionError):
+    """A provider's result is not the product."""
 
 
-def make_operands(row: Row, device: torch.device | str, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> Operands:
-    """Random normal operands of a row, scaled so that results are near 1; the memory for results holds NaN.
+class Verified(Protocol):
+    """Operands that know the right results."""
 
-    Results have the operands' dtype; those of 8-bit operands are bfloat16.
-    """
-    generator = torch.Generator(device).manual_seed(seed)
-
-    def normal(*shape: int, scale: float = 1.0) -> Tensor:
-        # Filled in place: 30 GB of weights leave no room for a float32 copy.
-        return torch.empty(shape, dtype=dtype, device=device).normal_(0.0, scale, generator=generator)
-
-    def nans(*shape: int) -> Tensor:
-        return torch.full(shape, float("nan"), dtype=dtype if dtype.itemsize > 1 else torch.bfloat16, device=device)
-
-    def factors(*shape: int, scale: float = 1.0) -> Tensor:
-        return torch.empty(shape, device=device).uniform_(0.5 * scale, 1.5 * scale, generator=generator)
-
-    def normal_8_bit(*shape: int) -> Tensor:
-        # torch cannot draw float8, so each matrix is drawn in float32 and copied.
-        values = torch.empty(shape, dtype=dtype, device=device)
-        for part in values.unbind() if len(shape) == 3 else [values]:
-            part.copy_(torch.empty(part.shape, device=device).normal_(generator=generator))
-        return values
-
-    G, M, N, K = row.groups, row.total_m, row.N, row.K
-    offs = torch.tensor(row.sizes, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(device)
-    if dtype.itemsize == 1:
-        scales = dict(scale_a=factors(M), scale_b=factors(G, N, scale=K**-0.5))
-        a, weight = normal_8_bit(M, K), normal_8_bit(G, N, K)
-        return Operands(a, weight, None, offs, row.sizes, nans(M, N), None, None, **scales)
-    return Operands(
-        a=normal(M, K),
-        weight=normal(G, N, K, scale=K**-0.5),
-        d_out=normal(M, N),
-        offs=offs,
-        sizes=row.sizes,
-        out=nans(M, N),
-        d_a=nans(M, K),
-        d_weight=nans(G, N, K),
-    )
+    def verify(self, result: Result | None, pass_name: str) -> None:
+        """Raise ``WrongResult`` unless the result of a pass is right."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +48,14 @@ class Calls:
             groups. `called` is the product as a user calls it; the others are for CUDA graphs and may write into the
             operands' buffers. An empty table: the provider has no such pass.
         step: forward and backward through autograd; the result is (out, d_a, d_weight).
-        operands: the operands that the results belong to, if not those of the row.
+        operands: verifies the results, where these are not the results of the row's operands.
     """
 
     forward: dict[str, Callable[[], Tensor]]
     called: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
     d_a: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
     d_b: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
-    operands: Operands | None = None
+    operands: Verified | None = None
     step: dict[str, Callable[[], tuple[Tensor, Tensor, Tensor]]] = field(default_factory=dict)
 
     def of(self, pass_name: str) -> dict[str, Callable[[], Tensor]]:
@@ -148,34 +91,45 @@ class Provider(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def prepare(self, operands: Operands) -> Calls:
-        """The functions of a row's passes; everything that is made once is made here."""
+    def prepare(self, operands) -> Calls:
+        """The functions of a row's passes; everything that is made once is made here.
+
+        Args:
+            operands: of the row, a `Verified`; those of `grouped_mm` are ``operands.Operands``.
+        """
 
 
-def training_step(product: Callable[[Tensor, Tensor], Tensor], operands: Operands) -> Callable[[], tuple]:
-    """Forward and backward as a training step makes them, through autograd, on a weight that is a parameter.
+class Function(Provider):
+    """A provider from a function, for problems that one program alone measures.
 
     Args:
-        product: (a, weight.mT) → the result, (total_m, N); both require gradients.
-
-    Returns:
-        A function that returns the result and the `grad` of both, whose strides are those of `a` and of the weight.
-
-    Notes:
-        Each call makes new leaves in the operands' memory, since autograd's node of a leaf keeps the stream it was made
-        on, and a CUDA graph is captured on another one. No gradient is there yet, so none is added to.
+        name: also the label.
+        prepare: operands → the passes.
     """
 
-    def step() -> tuple[Tensor, Tensor, Tensor]:
-        a, weight = operands.a.detach().requires_grad_(), torch.nn.Parameter(operands.weight)
-        out = product(a, weight.mT)
-        out.backward(operands.d_out)
-        return out.detach(), a.grad, weight.grad
+    def __init__(self, name: str, prepare: Callable[..., Calls], role: str = "peer"):
+        self.name, self.label, self.role, self._prepare = name, name, role, prepare
 
-    return step
+    def prepare(self, operands) -> Calls:
+        """The function's passes."""
+        return self._prepare(operands)
+
+
+class Unverified:
+    """In place of operands, for a call whose result is not compared: an empty launch, a read, other work."""
+
+    def verify(self, result: Result | None, pass_name: str) -> None:
+        """Do nothing."""
 
 
 def one_line(error: Exception) -> str:
     """An exception as a line that fits a table's footnote."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:200]}".rstrip(": ")
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether the device's memory ran out. Ending a failed capture may raise another error, so its context counts."""
+    while error is not None and not isinstance(error, torch.OutOfMemoryError):
+        error = error.__cause__ or error.__context__
+    return error is not None

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from course_kernels import grouped_gemm_jagged, grouped_gemm_jagged_persistent, runtime
-from course_kernels.bench.interface import Calls, Operands, Provider
+from course_kernels.bench.interface import Calls, Provider
+from course_kernels.bench.operands import Operands
 from course_kernels.bench.providers import Torch
 from course_kernels.bench.rows import Row, by_name, describe
 from course_kernels.jagged.tuned import find_config

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from course_kernels import grouped_mm, runtime
-from course_kernels.bench.interface import Calls, Operands, Provider, one_line, training_step
+from course_kernels.bench.interface import Calls, Provider, one_line
+from course_kernels.bench.operands import Operands, training_step
 from course_kernels.bench.rows import Row
 from course_kernels.engine import checks
 from course_kernels.engine.hopper import cute

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from course_kernels.provenance import ROOT, digest
+from course_kernels.files import write_atomically
+from course_kernels.provenance import ROOT, digest, files
 
 __all__ = [
     "LIBRARY",
@@ -25,15 +26,17 @@ __all__ = [
     "read",
     "rows_on_lines",
     "stale",
+    "why_stale",
     "write",
 ]
 
 RESULTS = ROOT.parent / "benchmarks" / "results"  # of the checkout that this package runs from
 LIBRARY = ("course_kernels/**/*.py", "course_kernels/**/*.json")
+_SHOWN = 5  # files of a stale record that are listed
 
 
 def _git(*arguments: str) -> str | None:
-    """What a git command prints; None where it fails, as outside a checkout."""
+    """The output of a git command; None where it fails, as outside a checkout."""
     try:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -73,12 +76,14 @@ def provenance(commit_id: str | None = None, depends_on: Sequence[str] = LIBRARY
     }
 
 
-def write(
-    path: str | pathlib.Path, results: dict, commit_id: str | None = None, depends_on: Sequence[str] = LIBRARY
-) -> None:
-    """Write results with their ``provenance`` to a JSON file that diffs line by line."""
-    text = json.dumps({"provenance": provenance(commit_id, depends_on), **results}, indent=1)
-    pathlib.Path(path).write_text(rows_on_lines(text) + "\n")
+def write(path: str | pathlib.Path, results: Mapping, about: Mapping) -> None:
+    """Write results to a JSON file that diffs line by line, in one step: an interruption leaves the old file.
+
+    Args:
+        about: their ``provenance``.
+    """
+    text = json.dumps({"provenance": about, **results}, indent=1)
+    write_atomically(path, rows_on_lines(text) + "\n")
 
 
 def rows_on_lines(text: str) -> str:
@@ -111,17 +116,45 @@ def is_stale(record: Mapping) -> bool:
         return True
 
 
-def stale() -> list[str]:
-    """Names of the stale records in benchmarks/results."""
-    return [path.stem for path in sorted(RESULTS.glob("*.json")) if is_stale(read(path))]
+def stale() -> dict[str, str]:
+    """The stale records in benchmarks/results by name, each with the reason."""
+    found = {path.stem: why_stale(read(path)) for path in sorted(RESULTS.glob("*.json"))}
+    return {name: why for name, why in found.items() if why is not None}
 
 
-def changed_files(record: Mapping, depends_on: Sequence[str]) -> list[str] | None:
-    """Files that match patterns and differ from those of a record's commit; None where git does not know it.
+def why_stale(record: Mapping) -> str | None:
+    """Why a record's numbers may not be those of today's code; None where they are."""
+    if not is_stale(record):
+        return None
+    about = record["provenance"]
+    if gone := [pattern for pattern in about.get("depends_on", ()) if _is_gone(pattern)]:
+        why = f"gone since: {_listed(gone)}"
+    else:
+        changed = changed_files(record)
+        why = f"changed since: {'files unknown: git does not have the commit' if changed is None else _listed(changed)}"
+    return f"measured at {str(about.get('commit'))[:12]}; {why}"
 
-    A change of a comment counts here, so a record with changed files need not be stale.
+
+def changed_files(record: Mapping) -> list[str] | None:
+    """Files that a record depends on and that differ from those of its commit, relative to the checkout.
+
+    A change of a comment counts here, so a record with changed files need not be stale. None: git does not know the
+    commit, or the record does not say what it depends on.
     """
-    commit_id = str(record["provenance"]["commit"]).removesuffix("+changes")
-    patterns = [f":(glob){pattern}" for pattern in depends_on]
-    printed = _git("diff", "--name-only", "--relative", "--no-renames", commit_id, "--", *patterns)
+    about = record["provenance"]
+    patterns = [f":(glob){pattern}" for pattern in about.get("depends_on", ())]
+    commit_id = str(about.get("commit")).removesuffix("+changes")
+    printed = _git("diff", "--name-only", "--no-renames", commit_id, "--", *patterns) if patterns else None
     return None if printed is None else printed.splitlines()
+
+
+def _is_gone(pattern: str) -> bool:
+    try:
+        return not files([pattern])
+    except ValueError:
+        return True
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
+    return (", ".join(names[:_SHOWN]) or "nothing") + more

@@ -29,7 +29,7 @@ __all__ = [
     "zipf",
 ]
 
-# What is measured of a row. "called" is the forward product as a user calls it; the others are CUDA graphs.
+# The passes of a row. "called" is the forward product as a user calls it; the others are CUDA graphs.
 PASSES = ("forward", "called", "dA", "dB")
 # "step" is what a training step makes of them: forward and backward through autograd, measured where it is asked for.
 EVERY_PASS = (*PASSES, "step")

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from course_kernels import scaled_grouped_mm
-from course_kernels.bench.interface import Calls, Operands, Provider
+from course_kernels.bench.interface import Calls, Provider
+from course_kernels.bench.operands import Operands
 from course_kernels.bench.providers import Dense, Ours, Torch, backends
 
 __all__ = ["DTYPE", "DenseScaled", "OursScaled", "TorchScaled", "providers"]

@@ -8,22 +8,23 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from course_kernels.engine.product import Operands
-from course_kernels.engine.scaling import BLOCK
+from course_kernels.engine.product import Product
+from course_kernels.engine.scaling import BLOCK, Blocks
 
 __all__ = ["count_unlike", "count_wrong", "exact_products"]
 
 _AT_ONCE = 2**26  # elements that are compared at a time: a few GB of float32
 
 
-def exact_products(operands: Operands, sizes: Sequence[int], blocks: bool = False) -> Iterator[Tensor]:
+def exact_products(product: Product, sizes: Sequence[int]) -> Iterator[Tensor]:
     """The float64 results of each group, in modes "m" and "k".
 
     Args:
+        product: factors of blocks are those of 1x128 of A and 128x128 of B.
         sizes: rows of each group, or its depth.
-        blocks: whether scales are those of blocks, 1x128 of A and 128x128 of B, or of rows and columns.
     """
-    a, b, _, _, scale_a, scale_b = operands
+    a, b, (scale_a, scale_b) = product.a, product.b, (product.scaling.a, product.scaling.b)
+    blocks = isinstance(product.scaling, Blocks)
     for g, (start, end) in enumerate(itertools.pairwise(itertools.accumulate(sizes, initial=0))):
         if b.dim() == 2:
             yield a[:, start:end].double() @ b[start:end].double()
@@ -33,10 +34,10 @@ def exact_products(operands: Operands, sizes: Sequence[int], blocks: bool = Fals
             depth, columns = weight.shape
             rows *= scale_a[start:end].repeat_interleave(BLOCK, 1)[:, :depth]
             weight *= scale_b[g].repeat_interleave(BLOCK, 0)[:depth].repeat_interleave(BLOCK, 1)[:, :columns]
-        product = rows @ weight
+        result = rows @ weight
         if scale_a is not None and not blocks:
-            product *= scale_a[start:end, None].double() * scale_b[g].double()
-        yield product
+            result *= scale_a[start:end, None].double() * scale_b[g].double()
+        yield result
 
 
 def count_wrong(results: Iterable[Tensor], exact: Iterable[Tensor], unit: float) -> list[int]:

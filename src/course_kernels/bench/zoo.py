@@ -17,13 +17,25 @@ from dataclasses import dataclass, replace
 
 from course_kernels.bench.rows import Row, named, zipf
 
-__all__ = ["MODELS", "PROJECTIONS", "ROUTINGS", "TOKENS", "Model", "compact", "routed", "rows", "select_models"]
+__all__ = [
+    "MODELS",
+    "PASSES",
+    "PROJECTIONS",
+    "ROUTINGS",
+    "TOKENS",
+    "Model",
+    "compact",
+    "routed",
+    "rows",
+    "select_models",
+]
 
 TOKENS = (1, 64, 512, 4096, 16384, 65536)
 # "random": every token picks its experts evenly. "zipf": experts are loaded by rank ** -0.8. "half-cold": half the
 # experts get no rows, and tokens pick evenly among the others.
 ROUTINGS = ("random", "zipf", "half-cold")
 PROJECTIONS = ("up", "down")
+PASSES = ("forward", "dA", "dB", "step")  # what is measured of a row
 # FLOP per byte from which arithmetic bounds a product in bfloat16: an H200's dense products reach about 660 TFLOP/s,
 # its copies 4.27 TB/s. An H100 has less bandwidth, so rows just above it are bound by memory there.
 COMPUTE_BOUND_FLOP_PER_BYTE = 150.0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 from typer import Option
 
+from course_kernels.bench import report
 from course_kernels.bench import zoo as models_zoo
 from course_kernels.bench.rows import EVERY_PASS, PASSES, Row
 from gemm_course.cli import terminal
@@ -29,10 +30,7 @@ exit codes: 0 measured; 1 a result of grouped_mm was wrong or failed; 2 wrong us
 MANY = ("--rows", "--providers", "--passes", "--zoo", "--tokens", "--routing")
 COMPACT = "compact"
 ALONE = {"--zoo": COMPACT}
-ZOO_PASSES = ("forward", "dA", "dB", "step")
-_TITLES = {"forward": "forward", "called": "as called", "dA": "dA", "dB": "dB", "step": "fwd + bwd"}
 _ZOO_TOKENS, _ZOO_ROUTINGS = (64, 512, 4096), ("zipf",)
-_COLUMN = 10
 
 
 def run(
@@ -42,7 +40,8 @@ def run(
         Names,
         Option(
             metavar="PASS...",
-            help=f"of {', '.join(EVERY_PASS)} (default: {', '.join(PASSES)}; with --zoo: {', '.join(ZOO_PASSES)})",
+            help=f"of {', '.join(EVERY_PASS)} (default: {', '.join(PASSES)}; "
+            f"with --zoo: {', '.join(models_zoo.PASSES)})",
         ),
     ] = None,
     zoo: Annotated[
@@ -55,7 +54,9 @@ def run(
         Names, Option(metavar="NAME...", help="of --zoo: random, zipf, half-cold (default: zipf)")
     ] = None,
     repeats: Annotated[int | None, Option(metavar="N", help="timed calls of each (default: 40)")] = None,
-    json: Annotated[File, Option(metavar="FILE", help="write the record, with machine and versions")] = None,
+    json: Annotated[
+        File, Option(metavar="FILE", help="write the record, row by row, with machine and versions")
+    ] = None,
     plot: Annotated[File, Option(metavar="FILE", help="draw every provider against the ceiling")] = None,
     roofline: Annotated[File, Option(metavar="FILE", help="draw every row under this GPU's roofline")] = None,
     only_list: Annotated[bool, Option("--list", help="show rows and providers and measure nothing")] = False,
@@ -79,7 +80,7 @@ def run(
             chosen = known_providers.select(providers, known_providers.zoo())
     except ValueError as error:
         raise Stop(USAGE, error) from None
-    passes = passes or (PASSES if zoo is None else ZOO_PASSES)
+    passes = passes or (PASSES if zoo is None else models_zoo.PASSES)
     if only_list:
         print(listing(chosen_rows, chosen))
         if zoo is None and rows is None:
@@ -107,22 +108,23 @@ def run(
     many = "s" * (len(chosen_rows) != 1)
     print(f"measuring {len(chosen_rows)} row{many} by {', '.join(present)}; kernels are compiled first", flush=True)
     roles = {provider.name: provider.role for provider in chosen}
+    about = record.provenance() if json else {}
     results = grouped.measure(
         chosen_rows, chosen, passes=passes, repeats=repeats or grouped.REPEATS,
-        tell=lambda row, entry: print("\n" + table(row, entry, roles), flush=True),
+        tell=lambda measured: print("\n" + report.table(measured, roles), flush=True),
+        keep=(lambda results: record.write(json, results.as_json(), about)) if json else None,
     )  # fmt: skip
-    print("\n" + closing(results))
+    print("\n" + report.closing(results))
     if json:
-        record.write(json, results)
         print(f"wrote {json}")
     if plot or roofline:
         from gemm_course.figures import roofline as rates  # matplotlib is optional
 
         for path, draw in ((plot, rates.against_peers), (roofline, rates.roofline)):
             if path:
-                draw(results).savefig(path, dpi=150)
+                draw(results.as_json()).savefig(path, dpi=150)
                 print(f"wrote {path}")
-    if wrong := failures_of_ours(results):
+    if wrong := report.failures_of_ours(results):
         raise Stop(FAILED, "\n  ".join(["not measured, because wrong or failed:", *wrong]))
     return OK
 
@@ -163,51 +165,3 @@ def listing(rows: Sequence[Row], providers: Sequence) -> str:
     ]
     lines = ["Rows (B is (G, N, K) transposed, bfloat16)", terminal.columns(work, indent=2, right=(2, 3))]
     return "\n".join([*lines, "", "Providers", terminal.columns(about, indent=2)])
-
-
-def table(row: Row, entry: Mapping, roles: Mapping[str, str]) -> str:
-    """One row of `grouped.measure` as text: rates, the fastest marked, and what failed.
-
-    `roles` is by name of a provider, in the order of the columns. A ceiling does other work and is not marked.
-    """
-    shown = [name for name in roles if any(name in rate for rate in entry["rate"].values())]
-    lines = [f"{row.name}: {row.title} ({row.unit}; * the fastest)"]
-    lines.append(" " * 12 + "".join(f"{name:>{_COLUMN}}" for name in shown))
-    for of, rate in entry["rate"].items():
-        best = max((name for name in rate if roles[name] != "ceiling"), key=rate.get, default=None)
-        digits = 0 if row.kind == "compute" else 2
-        cells = (f"{rate[n]:.{digits}f}{'*' if n == best else ' '}" if n in rate else "- " for n in shown)
-        lines.append(f"  {_TITLES[of]:<10}" + "".join(f"{cell:>{_COLUMN}}" for cell in cells))
-    if entry["host_us"]:
-        cells = (f"{entry['host_us'][n]:.1f} " if n in entry["host_us"] else "- " for n in shown)
-        lines.append(f"  {'host µs':<10}" + "".join(f"{cell:>{_COLUMN}}" for cell in cells))
-    if peaks := entry.get("peak_bytes"):
-        cells = (f"{peaks[n] / 2**20:.0f} " if n in peaks else "- " for n in shown)
-        lines.append(f"  {'peak MiB':<10}" + "".join(f"{cell:>{_COLUMN}}" for cell in cells))
-        lines.append(f"  {_TITLES['step']} is timed {entry['step_timed']}")
-    lines += [f"  {name} not measured: {reason}" for name, reason in entry["unsuited"].items()]
-    for name, failed in entry["failed"].items():
-        lines += [f"  ! {name} failed, {step}: {reason}" for step, reason in failed.items()]
-    return "\n".join(lines)
-
-
-def closing(results: Mapping) -> str:
-    """The copy bandwidth and the geometric means of the results of `grouped.measure`, as text."""
-    lines = [f"A copy within the device's memory moves {results['copy_tb_s']:.2f} TB/s."]
-    for mine, by_pass in results["speedups"].items():
-        lines.append(f"{mine}, times faster (geometric mean over rows; in brackets the worst row):")
-        for of, others in by_pass.items():
-            cells = (f"{other} {each['times']:.2f} ({each['worst']:.2f})" for other, each in others.items())
-            lines.append(f"  {_TITLES[of]:<10}" + "   ".join(cells))
-    return "\n".join(lines)
-
-
-def failures_of_ours(results: Mapping) -> list[str]:
-    """A line for each result of `grouped.measure` in which a backend of ours was wrong or did not run."""
-    ours = [name for name, each in results["providers"].items() if each["role"] == "ours"]
-    return [
-        f"{row}, {name}, {step}: {reason}"
-        for row, entry in results["rows"].items()
-        for name in ours
-        for step, reason in entry["failed"].get(name, {}).items()
-    ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from bench_stand_ins import LARGE, TINY_8_BIT
-from course_kernels.bench import configurations, grouped, record
+from course_kernels.bench import configurations, record
 from course_kernels.bench import rows as bench_rows
 from course_kernels.bench.configurations import SWEPT, SWEPT_8_BIT, Configured
-from course_kernels.bench.interface import make_operands
+from course_kernels.bench.operands import make_operands
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.hopper.cute import KernelVariant
 from course_kernels.engine.tuning import time_model
@@ -54,7 +54,7 @@ def test_a_configuration_computes_what_it_is_for(cute_stand_in):
                 assert bool(calls.of(of)) == mine
                 for function in calls.of(of).values():
                     cute_stand_in.clear()
-                    grouped.verify(function(), operands, of)
+                    operands.verify(function(), of)
                     assert cute_stand_in[0][0] is config
                     assert cute_stand_in[0][1] == KernelVariant(*forms[of])
 

@@ -9,7 +9,7 @@ import torch
 
 from clock import Clock
 from course_kernels.bench import grouped, jagged
-from course_kernels.bench.interface import make_operands
+from course_kernels.bench.operands import make_operands
 from course_kernels.bench.rows import by_name
 from course_kernels.bench.verification import count_wrong
 
@@ -42,11 +42,11 @@ def test_operands_share_one_b_and_have_all_offsets():
 def test_every_provider_gives_the_product():
     providers = [provider for provider in jagged.providers() if provider.name not in HELION]
     results = grouped.measure([TINY], providers, passes=("forward", "called"), repeats=2, device="cpu", timer=Clock())
-    entry = results["rows"]["tiny"]
-    assert set(entry["us"]["forward"]) == {"auto", "triton-simple", "triton-persistent", "torch", "cublas"}
-    assert not entry["failed"]
-    assert entry["choice"]["forward"] == {"torch": "views"}
-    assert results["providers"]["cublas"]["role"] == "ceiling"
+    entry = results.rows["tiny"].timings
+    assert set(entry.us["forward"]) == {"auto", "triton-simple", "triton-persistent", "torch", "cublas"}
+    assert not entry.failed
+    assert entry.choice["forward"] == {"torch": "views"}
+    assert results.providers["cublas"]["role"] == "ceiling"
 
 
 def test_without_helion_its_providers_are_absent(monkeypatch):

@@ -10,9 +10,8 @@ import torch
 
 from bench_stand_ins import DECODE, TINY
 from course_kernels import runtime
-from course_kernels.bench import grouped
 from course_kernels.bench import providers as known
-from course_kernels.bench.interface import make_operands
+from course_kernels.bench.operands import make_operands
 from course_kernels.bench.rows import EVERY_PASS, PASSES, Row
 
 PEERS = [known.Torch(), known.CublasLoop(), known.Dense()]
@@ -25,7 +24,7 @@ def test_peers_compute_the_product_and_its_gradients(provider, row):
     calls = provider.prepare(operands)
     for of in EVERY_PASS:
         for function in calls.of(of).values():
-            grouped.verify(function(), calls.operands or operands, of)
+            (calls.operands or operands).verify(function(), of)
     assert set(calls.of("forward")) == set(calls.of("dB")) == {""}
 
 
@@ -36,7 +35,7 @@ def test_ours_computes_the_product_and_its_gradients(backend, row):
     calls = known.Ours(backend).prepare(operands)
     for of in PASSES:
         result = calls.of(of)[""]()
-        grouped.verify(result, operands, of)
+        operands.verify(result, of)
         shared = {"forward": operands.out, "dA": operands.d_a, "dB": operands.d_weight}.get(of)
         assert of == "called" or result.data_ptr() == shared.data_ptr(), "every provider writes the same memory"
 
@@ -49,7 +48,7 @@ def test_a_step_gives_gradients_in_the_layout_of_what_they_belong_to(provider):
     (step,) = provider.prepare(operands).step.values()
     for _ in range(2):  # nothing is added to the gradients of the call before
         out, d_a, d_weight = step()
-        grouped.verify((out, d_a, d_weight), operands, "step")
+        operands.verify((out, d_a, d_weight), "step")
     assert d_a.stride() == operands.a.stride()
     assert d_weight.stride() == operands.weight.stride()
     assert not operands.a.requires_grad
@@ -140,7 +139,7 @@ def test_quack_is_asked_for_the_right_products(monkeypatch):
         assert len(calls.of(of)) == count
         for name, function in calls.of(of).items():
             for _ in range(2):
-                grouped.verify(function(), operands, of)
+                operands.verify(function(), of)
             assert asked[-1][-1] == name.endswith("dynamic")
         assert len(set(asked)) == count
 
@@ -164,7 +163,7 @@ def test_the_tutorials_kernel_gets_float16_groups_and_each_of_its_configurations
     calls = known.Tutorial().prepare(operands)
     assert list(calls.forward) == ["128x64x32, 84 programs", "128x64x32, 132 programs"]
     for function in calls.forward.values():
-        grouped.verify(function(), operands, "forward")
+        operands.verify(function(), "forward")
     assert asked == [84, 132]
     assert not calls.d_a
     assert not calls.d_b

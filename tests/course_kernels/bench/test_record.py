@@ -20,11 +20,10 @@ PROVENANCE = {
 PATTERNS = ("course_kernels/kernels/*.py",)
 
 
-def test_record_round_trip(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "provenance", lambda commit_id, on: {"commit": commit_id, "on": on})
-    path = tmp_path / "one.json"
-    record.write(path, {"rows": {"4 x 128^3": 7.5}}, "abc", PATTERNS)
-    assert record.read(path) == {"provenance": {"commit": "abc", "on": [*PATTERNS]}, "rows": {"4 x 128^3": 7.5}}
+def test_record_round_trip(tmp_path):
+    path, about = tmp_path / "one.json", {"commit": "abc", "depends_on": [*PATTERNS]}
+    record.write(path, {"rows": {"4 x 128^3": 7.5}}, about)
+    assert record.read(path) == {"provenance": about, "rows": {"4 x 128^3": 7.5}}
     assert len(path.read_text().splitlines()) > 5, "one line a value, so that a change is a small diff"
 
 
@@ -76,7 +75,7 @@ def test_stale_records_are_named(package):
     for name, found in (("b", "0"), ("a", None), ("fresh", provenance.digest(ONE))):
         about = {"depends_on": ONE, "depends_digest": found}
         (record.RESULTS / f"{name}.json").write_text(json.dumps({"provenance": about}))
-    assert record.stale() == ["a", "b"]
+    assert list(record.stale()) == ["a", "b"]
 
 
 def test_a_record_is_loaded_by_its_name(package):
@@ -92,22 +91,39 @@ def git(folder, *arguments):
 
 
 def test_files_that_changed_since_a_records_commit(package, tmp_path):
-    measured = {"provenance": {"commit": "1" * 40}}
-    assert record.changed_files(measured, ONE) is None, "no git checkout"
+    measured = {"provenance": {"commit": "1" * 40, "depends_on": ONE}}
+    assert record.changed_files(measured) is None, "no git checkout"
     git(tmp_path, "init")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "first")
-    assert record.changed_files(measured, ONE) is None, "no such commit"
+    assert record.changed_files(measured) is None, "no such commit"
+    assert record.why_stale(measured) == (
+        "measured at 111111111111; changed since: files unknown: git does not have the commit"
+    )
     measured["provenance"]["commit"] = record.commit() + "+changes"
-    assert record.changed_files(measured, ONE) == []
+    assert record.changed_files(measured) == []
+    measured["provenance"]["depends_digest"] = provenance.digest(ONE)
+    assert record.why_stale(measured) is None
     package.write_text("x = 2\n")
     (tmp_path / "other.py").write_text("")
     git(tmp_path, "add", ".")
-    assert record.changed_files(measured, ONE) == ["package/one.py"]
+    assert record.changed_files(measured) == ["package/one.py"]
+    assert record.why_stale(measured) == f"measured at {record.commit()[:12]}; changed since: package/one.py"
     package.rename(package.with_name("two.py"))
     git(tmp_path, "add", ".")
-    assert record.changed_files(measured, ONE) == ["package/one.py", "package/two.py"]
-    assert record.changed_files(measured, ["package/deep/*.py"]) == []
+    assert record.changed_files(measured) == ["package/one.py", "package/two.py"]
+    measured["provenance"]["depends_on"] = ["package/deep/*.py", "package/one.py", "package/two.py"]
+    assert record.changed_files(measured) == ["package/one.py", "package/two.py"]
+    assert record.why_stale(measured).endswith("; gone since: package/deep/*.py, package/one.py")
+    del measured["provenance"]["depends_on"]
+    assert record.changed_files(measured) is None
+    assert record.why_stale(measured) is not None
+
+
+def test_of_many_changed_files_some_are_named(package, monkeypatch):
+    monkeypatch.setattr(record, "changed_files", lambda measured: [f"{number}.py" for number in range(8)])
+    why = record.why_stale({"provenance": {"depends_on": ONE, "commit": "1" * 40}})
+    assert why.endswith("changed since: 0.py, 1.py, 2.py, 3.py, 4.py and 3 more")
 
 
 def test_commit_says_when_the_tree_differs(package, tmp_path):

@@ -9,7 +9,7 @@ from bench_stand_ins import TINY_8_BIT, product
 from course_kernels import runtime
 from course_kernels.bench import grouped, scaled
 from course_kernels.bench.configurations import SWEPT_8_BIT, Configured
-from course_kernels.bench.interface import make_operands
+from course_kernels.bench.operands import make_operands
 from course_kernels.bench.rows import Row
 
 FP8 = scaled.DTYPE
@@ -21,7 +21,7 @@ def test_ours_computes_scaled_products(backend):
     calls = scaled.OursScaled(backend).prepare(operands)
     for of in ("forward", "called"):
         result = calls.of(of)[""]()
-        grouped.verify(result, operands, of)
+        operands.verify(result, of)
         assert (result.data_ptr() == operands.out.data_ptr()) == (of == "forward")
     assert not calls.d_a
     assert not calls.d_b
@@ -48,7 +48,7 @@ def test_peers_are_asked_for_the_right_products(monkeypatch):
         assert provider.unsuited(TINY_8_BIT) is None
         calls = provider.prepare(operands)
         for function in calls.forward.values():
-            grouped.verify(function(), calls.operands or operands, "forward")
+            (calls.operands or operands).verify(function(), "forward")
     assert fast_ones == [False, True, False, True]
     assert "multiples of 16" in scaled.TorchScaled(True).unsuited(Row("odd", "", (4,), 24, 32, "compute"))
     assert scaled.DenseScaled().unsuited(Row("few", "", (1,), 16, 16, "memory"))
@@ -62,7 +62,7 @@ def test_every_backend_of_ours_and_both_ways_of_torch_are_measured():
 def test_one_row_of_scaled_products_on_the_gpu():
     row = Row("small", "", (100, 0, 300, 7), 512, 256, "compute")
     providers = [*scaled.providers(), *map(Configured, SWEPT_8_BIT)]
-    entry = grouped.measure([row], providers, passes=("forward", "called"), dtype=FP8, repeats=5)["rows"]["small"]
-    assert entry["failed"] == {}
-    assert {"triton", "torch", "dense"} <= set(entry["us"]["forward"])
-    assert all(us["median_us"] > 0 for by in entry["us"].values() for us in by.values())
+    entry = grouped.measure([row], providers, passes=("forward", "called"), dtype=FP8, repeats=5).rows["small"].timings
+    assert entry.failed == {}
+    assert {"triton", "torch", "dense"} <= set(entry.us["forward"])
+    assert all(us.median_us > 0 for by in entry.us.values() for us in by.values())

@@ -95,7 +95,7 @@ def on_a_gpu(monkeypatch):
         monkeypatch.setattr(known, "zoo", lambda: providers)
         monkeypatch.setattr(zoo, "compact", lambda: [TINY])
         monkeypatch.setattr(grouped, "measure", here)
-        monkeypatch.setattr(record, "provenance", lambda commit_id, on: {"gpu": "NVIDIA H200"})
+        monkeypatch.setattr(record, "provenance", lambda: {"gpu": "NVIDIA H200"})
 
     return prepare
 
@@ -154,12 +154,48 @@ def test_a_wrong_peer_is_shown_and_is_no_failure(on_a_gpu, capsys):
     assert "! peer failed, forward: WrongResult" in capsys.readouterr().out
 
 
-def test_the_table_marks_the_fastest_and_not_the_ceiling():
-    entry = {
-        "rate": {"forward": {"mine": 600.4, "torch": 500.0, "dense": 700.0}},
-        "host_us": {}, "unsuited": {}, "failed": {},
-    }  # fmt: skip
-    shown = bench_command.table(TINY, entry, {"mine": "ours", "torch": "peer", "dense": "ceiling", "quack": "peer"})
-    line = next(line for line in shown.splitlines() if "forward" in line)
-    assert line.split() == ["forward", "600*", "500", "700"]
-    assert "quack" not in shown
+class Large(Correct):
+    """A peer that runs out of memory."""
+
+    name, role = "large", "peer"
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def prepare(self, operands):
+        raise self.error
+
+
+def test_a_row_that_runs_out_of_memory_is_shown_with_its_reason_and_is_no_failure(on_a_gpu, capsys, tmp_path):
+    large = Large(torch.OutOfMemoryError("Tried to allocate 14.00 GiB"))
+    large.role = "ours"
+    on_a_gpu([Correct(), large])
+    assert command.main(["bench", "--zoo", "--json", str(tmp_path / "zoo.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "  large out of memory, prepare: OutOfMemoryError: Tried to allocate 14.00 GiB\n" in shown
+    assert "Out of memory, so not measured:\n  tiny: large (prepare)\n" in shown
+    stored = record.read(tmp_path / "zoo.json")
+    reason = {"large": {"prepare": "OutOfMemoryError: Tried to allocate 14.00 GiB"}}
+    assert stored["rows"]["tiny"]["out_of_memory"] == reason
+    assert "unmeasured" not in stored
+
+
+@pytest.mark.parametrize("error", [RuntimeError("CUDA error: an illegal memory access"), KeyboardInterrupt()])
+def test_what_was_measured_before_an_interruption_is_written(on_a_gpu, monkeypatch, capsys, tmp_path, error):
+    class Lost(Correct):
+        def prepare(self, operands):
+            if operands.sizes == DECODE.sizes:
+                monkeypatch.setattr(Clock, "settle", ends)
+            return super().prepare(operands)
+
+    def ends(clock):
+        raise error
+
+    on_a_gpu([Lost()])
+    with pytest.raises(type(error)):
+        bench_command.run(json=tmp_path / "x.json", passes=["forward"])
+    stored = record.read(tmp_path / "x.json")
+    assert list(stored["rows"]) == ["tiny"]
+    assert stored["unmeasured"] == ["tiny-decode"]
+    assert stored["rows"]["tiny"]["us"]["forward"]["mine"]["median_us"] == 10.0
