@@ -24,6 +24,7 @@ from course_kernels.bench.rows import Row, describe
 from course_kernels.bench.verification import count_wrong
 from course_kernels.bench.verified_timing import measure_one
 from course_kernels.engine.hopper import cute
+from course_kernels.engine.product import Product
 from course_kernels.fp8.quantize import quantize_whole_blocks
 from course_kernels.kernels.cute_sm90.config import CONFIGS_BLOCK_SCALED, COOPERATIVE, CuteConfig
 

@@ -41,6 +41,7 @@ from course_kernels import runtime
 from course_kernels.bench import loaded
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.plans import plans
+from course_kernels.engine.product import Product
 from course_kernels.kernels.cute_sm90.config import configs_for
 from course_kernels.masked.execute import plans as masked_plans
 from course_kernels.testing.grouped_cases import GroupedCase, check, random_case
