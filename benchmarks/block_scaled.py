@@ -102,7 +102,7 @@ class Layer:
         """The product in a configuration of the kernel in CuTe DSL."""
         scales = (self.rows_of_a, self.cols_of_b) if row_wise else (self.sx, self.sw.mT)
         operands = Operands(self.qx, self.qw.mT, self.offs, None, *scales)
-        form = cute.match_variant(operands, self.out, scaling="row" if row_wise else cute.BLOCKS)
+        form = cute.match_form(operands, self.out, scaling="row" if row_wise else cute.BLOCKS)
         cute.multiply(operands, self.out, form, config)
         return self.out
 

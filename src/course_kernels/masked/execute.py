@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from course_kernels.engine import offers
+from course_kernels.engine.hopper import cute
 from course_kernels.engine.plans import PlanCache
 from course_kernels.masked import hopper, torch_loop
 from course_kernels.masked.problem import (
@@ -86,9 +88,10 @@ def _choose(problem: Problem, operands: Operands):
         hopper.check_available(device)
     if named == "torch" or (named == "auto" and device.type == "cpu"):
         return torch_loop.Plan(problem)
-    asks_cute = named == "cute" or (named == "auto" and hopper.preferred(problem, operands))
-    if asks_cute and hopper.supports(problem, operands):
-        return hopper.plan(problem, operands)
+    if named == "cute" or (named == "auto" and cute.runs_on(device) and cute.installed()):
+        offer = hopper.offer(problem, operands)
+        if offer and (named == "cute" or offers.is_sooner(offer, operands.XQ.element_size())):
+            return offer.plan(problem, operands)
     from course_kernels.masked import launch  # imports Triton, which takes a second
 
     return launch.plan(problem, operands)

@@ -12,16 +12,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from course_kernels import runtime
-from course_kernels.dtypes import dtype_name
 from course_kernels.engine import product as packed
-from course_kernels.engine.hopper import compiled_cache as cute_cache
 from course_kernels.engine.hopper import counters as cute_counters
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.hopper.cute import KernelVariant
 from course_kernels.engine.scaling import ROW
 from course_kernels.kernels.codes import Scales
 from course_kernels.kernels.cute_sm90.config import CuteConfig
+from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.masked.problem import Operands, Problem, flat_rows
 
 
@@ -38,18 +35,8 @@ def check_available(device: torch.device) -> None:
         raise ValueError(str(error).replace("mat_a", "XQ")) from None
 
 
-def preferred(problem: Problem, operands: Operands) -> bool:
-    """Whether ``backend="auto"`` asks this kernel first: where it runs, for products that the time model expects it to
-    compute sooner than the Triton kernel. The model's constants are those of ``grouped_mm``."""
-    device = operands.XQ.device
-    if not cute.runs_on(device) or not cute.installed():
-        return False
-    variant = match_variant(problem, operands)
-    return variant is not None and cute.is_expected_faster(variant, *_extents(problem), cute.gpu_of(device))
-
-
-def match_variant(problem: Problem, operands: Operands) -> KernelVariant | None:
-    """The variant that computes a product, or None: as for ``grouped_mm``, and rows of all groups are equally far apart
+def match_form(problem: Problem, operands: Operands) -> Form | None:
+    """The form that computes a product, or None: as for ``grouped_mm``, and rows of all groups are equally far apart
     in XQ and Y. (If the factors of X are not, they are copied.)"""
     options = problem.options
     if options.shuffled or options.config is not None:
@@ -62,25 +49,34 @@ def match_variant(problem: Problem, operands: Operands) -> KernelVariant | None:
     if not blocks and not all(scale is None or scale.is_contiguous() for scale in (scale_a, scale_b)):
         return None
     scaling = cute.BLOCKS if blocks else ROW
-    return cute.match_variant(packed.Operands(a, b, sizes, None, scale_a, scale_b), c, scaling=scaling)
+    form = cute.match_form(packed.Operands(a, b, sizes, None, scale_a, scale_b), c, scaling=scaling)
+    if form is None:
+        return None
+    of_groups = not blocks and _has_group_scales(operands)
+    return form._replace(rows="counts", scaling="groups" if of_groups else form.scaling)
 
 
-def supports(problem: Problem, operands: Operands) -> bool:
-    """Whether the kernel computes a product; a configuration for the Triton kernel is never for this one."""
-    return match_variant(problem, operands) is not None
+def offer(problem: Problem, operands: Operands, num_sms: int | None = None) -> cute.Offer | None:
+    """The offer for a product, in the configuration for the rows that are expected; as ``engine.hopper.cute.offer``. A
+    configuration for the Triton kernel is never for this one. The time model's constants are those of ``grouped_mm``.
+    """
+    form = match_form(problem, operands)
+    if form is None:
+        return None
+    gpu, extents = cute.gpu_with(operands.XQ.device, num_sms), _extents(problem)
+    config = cute.choose(form, *extents, gpu)
+    return cute.expect(form, extents, gpu, functools.partial(_plan, form, config, num_sms))
 
 
-def plan(problem: Problem, operands: Operands) -> Plan:
-    """The launch for products like this one, in the configuration for the rows that are expected. Where they fit into
-    one tile, the weights are read once, and L2 does not keep them. The time model does not know of that: it was fitted
-    to kernels that let L2 keep what they read."""
-    variant, device = match_variant(problem, operands), operands.XQ.device
-    config = cute.choose(variant, *_extents(problem), cute.gpu_of(device))
+def _plan(form: Form, config: CuteConfig, num_sms: int | None, problem: Problem, operands: Operands) -> Plan:
+    """The launch for products like this one. Where the expected rows fit into one tile, the weights are read once, and
+    L2 does not keep them. The time model does not know of that: it was fitted to kernels that let L2 keep what they
+    read."""
+    device = operands.XQ.device
     config = replace(config, stream_b=problem.rows <= config.tile_m)
-    of_groups = not variant.block_scaled and _has_group_scales(operands)
-    whole = config.whole_rounds(problem.K, variant.block_scaled)
-    function = compiled(config, variant, problem.dtype, operands.Y.dtype, of_groups, runtime.num_sms(device), whole)
-    return Plan(function, variant.block_scaled, config.dynamic)
+    form = form._replace(whole_rounds=config.whole_rounds(problem.K, form))
+    function = cute.compiled(config, form, problem.dtype, operands.Y.dtype, device)
+    return Plan(function, cute.clusters_of(config, device, num_sms), form.scaling == "blocks", config.dynamic)
 
 
 def _extents(problem: Problem) -> tuple[int, tuple[int, int], int, int]:
@@ -89,17 +85,16 @@ def _extents(problem: Problem) -> tuple[int, tuple[int, int], int, int]:
 
 
 class Plan:
-    """A compiled kernel, to be run on tensors of one variant; ``dynamic`` as in its configuration."""
+    """A compiled kernel, to be run on tensors of one form, in so many clusters; ``dynamic`` as in its configuration."""
 
-    def __init__(self, function, block_scaled: bool = False, dynamic: bool = False):
-        self._function, self._block_scaled, self._dynamic = function, block_scaled, dynamic
+    def __init__(self, function, clusters: int, block_scaled: bool = False, dynamic: bool = False):
+        self._function, self._clusters, self._block_scaled, self._dynamic = function, clusters, block_scaled, dynamic
 
     def run(self, operands: Operands) -> None:
-        """Launch on the current stream. int64 sizes are clamped and converted there first."""
+        """Launch on the current stream."""
         a, b, c, sizes, scale_a, scale_b = _flat(operands, self._block_scaled)
-        if sizes.dtype != torch.int32:
-            sizes = sizes.clamp(0, operands.XQ.shape[1]).to(torch.int32)
-        self._function(a, b, c, sizes, scale_a, scale_b, cute_counters.take(c.device) if self._dynamic else None)
+        counter = cute_counters.take(c.device) if self._dynamic else None
+        self._function(a, b, c, sizes, self._clusters, scale_a, scale_b, counter)
 
 
 def _flat(operands: Operands, block_scaled: bool) -> tuple[Tensor | None, ...] | None:
@@ -121,24 +116,3 @@ def _flat(operands: Operands, block_scaled: bool) -> tuple[Tensor | None, ...] |
 def _has_group_scales(operands: Operands) -> bool:
     """Whether one factor serves all lines of a group's weight."""
     return operands.w_scale is not None and operands.w_scale.shape[1] == 1
-
-
-@functools.cache
-def compiled(
-    config: CuteConfig, variant: KernelVariant, dtype: torch.dtype, out_dtype: torch.dtype, group_scales: bool,
-    multiprocessors: int, whole: bool = False,
-):  # fmt: skip
-    """The kernel for a configuration and tensors of a kind, compiled at most once in a process."""
-    return cute_cache.compiled(
-        config,
-        dtype_name(dtype),
-        dtype_name(out_dtype),
-        offsets_along="m",
-        b_major=variant.b_major,
-        scaled=variant.operand_bytes == 1 and not variant.block_scaled,
-        block_scaled=variant.block_scaled,
-        masked=True,
-        group_scales=group_scales,
-        whole_rounds=whole,
-        multiprocessors=multiprocessors,
-    )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -35,6 +36,7 @@ from course_kernels.kernels.cute_sm90.config import (
     PINGPONG,
     CuteConfig,
 )
+from course_kernels.kernels.cute_sm90.form import Form
 
 CAPABILITY = (9, 0)
 DTYPES = (torch.float16, torch.bfloat16, FP8)  # of operands
@@ -78,55 +80,72 @@ def check_available(device: torch.device) -> None:
         )
 
 
-def preferred(problem: Problem, operands: Operands, out: Tensor) -> bool:
-    """Whether ``backend="auto"`` asks this kernel first: where it runs, for products that it is expected to compute
-    sooner than the Triton kernels."""
-    mat_a, device = operands.mat_a, operands.mat_a.device
-    if mat_a.dim() != 2 or operands.offs is None or not runs_on(device) or not installed():
-        return False
-    variant, copied = _variant_of(problem, operands, out)
-    if variant is None or copied:
-        return copied
-    size = tuple(out.shape[-2:])
-    return is_expected_faster(variant, problem.rows_per_group, size, mat_a.shape[1], problem.G, gpu_of(device))
-
-
-class KernelVariant(NamedTuple):
-    """What a kernel is compiled for.
+class Offer(NamedTuple):
+    """What this kernel offers for a product.
 
     Attributes:
-        offsets_along: the extent that the groups share out, "m" or "k".
-        b_major: what is contiguous in B, "k" or "n".
-        operand_bytes: of an element. Operands of one byte have factors, and no others do.
-        block_scaled: whether factors are those of blocks, 1x128 of A and 128x128 of B, along "k" 1x128 of both, or of
-            rows and columns.
+        us: the time that the time model expects, in µs, copies included; None where it has no constants.
+        asked: the product as ``time_model.fastest`` takes it, with the GPU, so that others can be compared.
+        plan: compiles the kernel; of the arguments with which the offer was asked for.
     """
 
-    offsets_along: str
-    b_major: str
-    operand_bytes: int = 2
-    block_scaled: bool = False
+    us: float | None
+    asked: tuple
+    plan: Callable[..., Plan]
 
 
-def match_variant(
-    operands: Operands,
-    out: Tensor,
-    keep_tail: bool = False,
-    accumulate: bool = False,
-    scaling: str = ROW,
-    whole: bool = False,
-) -> KernelVariant | None:
-    """The variant that computes a checked product, or None.
+def offer(problem: Problem, operands: Operands, out: Tensor, num_sms: int | None = None) -> Offer | None:
+    """The offer for a product that is checked; None where this kernel does not compute it, or other kernels are to: a
+    configuration for the Triton kernels is never for this one, and some copies of operands do not pay.
+
+    Args:
+        problem, operands, out: the product.
+        num_sms: SMs that the kernel may take; None for all.
+    """
+    options, copied, how = problem.options, False, Plan
+    if options.config is not None:
+        return None
+    form = _form_of(operands, out, options.keep_tail, options.accumulate, options.scaling)
+    if form is None:
+        return None
+    if not _is_read(form, operands, options.scaling):
+        how, copied = _copying(form, problem, operands), True
+        if how is None:
+            return None
+    extents = problem.rows_per_group, tuple(out.shape[-2:]), problem.K, problem.G
+    gpu = gpu_with(out.device, num_sms)
+    make = functools.partial(_plan, form, choose(form, *extents, gpu), how, num_sms)
+    return expect(form._replace(b_major="n") if copied and form.along == "m" else form, extents, gpu, make)
+
+
+def expect(form: Form, extents: tuple, gpu: time_model.Gpu | None, plan: Callable[..., Plan]) -> Offer:
+    """The offer of a plan for a product of a form; weights of 8 bits whose ``b_major`` is "n" are copied first.
+    ``extents`` and ``gpu`` as for ``choose``."""
+    asked = *_asked(form, *extents), gpu
+    estimate = time_model.fastest(*asked, "cute")
+    return Offer(estimate.us if estimate else None, asked, plan)
+
+
+def match_form(
+    operands: Operands, out: Tensor, keep_tail: bool = False, accumulate: bool = False, scaling: str = ROW
+) -> Form | None:
+    """The form of a checked product that the kernel computes from operands as they are, or None.
 
     The kernel takes modes "m" and "k", 8-bit operands with scales where the depth of both is contiguous, and 16-bit
     operands; scales of rows and columns, or of blocks as in ``BLOCKS`` and ``LINES``; no bias, no kept tail. It adds to
     float32 results alone: to others the hardware would add rounded products, and round again. Extents of contiguous
     dimensions are multiples of 8, but not that which groups divide; addresses and other strides multiples of 16 bytes;
     scales of blocks may be anywhere. In mode "k" groups of 8-bit operands are whole blocks: that is known where blocks
-    do not restart at groups, or where ``whole``.
+    do not restart at groups.
     """
+    form = _form_of(operands, out, keep_tail, accumulate, scaling)
+    return form if form and _is_read(form, operands, scaling) else None
+
+
+def _form_of(operands: Operands, out: Tensor, keep_tail: bool, accumulate: bool, scaling: str) -> Form | None:
+    """The form of a product, of operands as they are or of copies; None where the kernel has none."""
     mat_a, mat_b, offs, bias, scale_a, scale_b = operands
-    if mat_a.dim() != 2 or mat_a.dtype not in DTYPES or bias is not None or keep_tail:
+    if mat_a.dim() != 2 or offs is None or mat_a.dtype not in DTYPES or bias is not None or keep_tail:
         return None
     if mat_b.dtype != mat_a.dtype:  # float8_e5m2 beside float8_e4m3fn
         return None
@@ -143,53 +162,50 @@ def match_variant(
     total = mat_a.shape[0] if along == "m" else mat_b.shape[0]
     if total > WINDOW_ROWS or out.shape[-1] % 8 or not _has_descriptor(out, out.dim() - 1):
         return None
-    if along == "k" and eight_bits:
-        whole = whole or (block_scaled and not blocks_restart(scale_a, total, offs.shape[0]))
-        suits = whole and _has_descriptor(mat_a, 1) and _has_descriptor(mat_b, 0)
-        return KernelVariant("k", "k", 1, block_scaled) if suits else None
-    if along == "k":
-        suits = mat_a.shape[0] % 8 == 0 and _has_descriptor(mat_a, 0) and _has_descriptor(mat_b, 1)
-        return KernelVariant("k", "n") if suits else None
-    if mat_a.shape[1] % 8 or not _has_descriptor(mat_a, 1):
+    if along == "m" and mat_a.shape[1] % 8:
         return None
-    major = {1: "k", 2: "n"}.get(next((dim for dim in (1, 2) if _has_descriptor(mat_b, dim)), 0))
-    if major is None or (eight_bits and major == "n"):
+    scales = "blocks" if block_scaled else "lines"
+    return Form(
+        along,
+        "k" if eight_bits or (along == "m" and _has_descriptor(mat_b, 1)) else "n",
+        operand_bytes=mat_a.element_size(),
+        scaling=scales if eight_bits else "none",
+        epilogue="add" if accumulate else "store",
+        index_bytes=offs.element_size(),
+    )
+
+
+def _is_read(form: Form, operands: Operands, scaling: str) -> bool:
+    """Whether a kernel of a form reads operands as they are."""
+    mat_a, mat_b, offs, _, scale_a, _ = operands
+    if form.along == "m":
+        return _has_descriptor(mat_a, 1) and _has_descriptor(mat_b, 1 if form.b_major == "k" else 2)
+    if form.operand_bytes == 1:
+        whole = scaling == LINES and not blocks_restart(scale_a, mat_b.shape[0], offs.shape[0])
+        return whole and _has_descriptor(mat_a, 1) and _has_descriptor(mat_b, 0)
+    return mat_a.shape[0] % 8 == 0 and _has_descriptor(mat_a, 0) and _has_descriptor(mat_b, 1)
+
+
+def _copying(form: Form, problem: Problem, operands: Operands) -> type[Plan] | None:
+    """The plan that copies what the kernel does not read as it is; None where a copy does not help, or does not pay."""
+    if form.operand_bytes > 1:
         return None
-    return KernelVariant("m", major, mat_a.element_size(), block_scaled)
+    if form.along == "k":
+        return PackingPlan if padded_columns(problem.K, problem.G) * BLOCK <= WINDOW_ROWS else None
+    return CopyingPlan if _has_descriptor(operands.mat_a, 1) and _copy_pays(problem, operands.mat_b) else None
 
 
-def supports(problem: Problem, operands: Operands, out: Tensor) -> bool:
-    """Whether the kernel computes a product; a configuration for the Triton kernels is never for this one."""
-    return problem.options.config is None and _variant_of(problem, operands, out)[0] is not None
-
-
-def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan:
-    """The launch for products like this one, in the chosen configuration."""
-    mat_a, (variant, copied) = operands.mat_a, _variant_of(problem, operands, out)
-    rows = problem.rows_per_group
-    config = choose(variant, rows, tuple(out.shape[-2:]), mat_a.shape[1], problem.G, gpu_of(mat_a.device))
-    function = _function(config, variant, operands, out, problem.options.accumulate)
-    if copied and problem.mode == "k":
-        blocks = problem.block_lines is not None
-        return PackingPlan(function, blocks, blocks and blocks_restart(operands.scale_a, problem.K, problem.G))
-    return (CopyingPlan if copied else Plan)(function, config.dynamic)
-
-
-def _variant_of(problem: Problem, operands: Operands, out: Tensor) -> tuple[KernelVariant | None, bool]:
-    """The variant that computes a product, and whether B, or in mode "k" both operands, have to be copied for it."""
-    options, mat_b = problem.options, operands.mat_b
-    given = out, options.keep_tail, options.accumulate, options.scaling
-    variant = match_variant(operands, *given)
-    if variant is None and mat_b.element_size() == 1 and problem.mode == "k" and problem.K:
-        depth = padded_columns(problem.K, problem.G) * BLOCK
-        a = torch.empty(problem.M, depth, dtype=operands.mat_a.dtype, device="meta")
-        b = torch.empty(problem.N, depth, dtype=mat_b.dtype, device="meta").mT
-        variant = match_variant(operands._replace(mat_a=a, mat_b=b), *given, whole=True)
-        return variant, variant is not None
-    if variant is None and mat_b.element_size() == 1 and mat_b.dim() == 3 and _copy_pays(problem, mat_b):
-        variant = match_variant(operands._replace(mat_b=depth_contiguous(mat_b, "meta")), *given)
-        return variant, variant is not None
-    return variant, False
+def _plan(
+    form: Form, config: CuteConfig, how: type[Plan], num_sms: int | None, problem: Problem, operands: Operands,
+    out: Tensor,
+) -> Plan:  # fmt: skip
+    """The launch for products like this one, in a configuration."""
+    if how is PackingPlan:
+        form = form._replace(index_bytes=4)  # of the copies' ends
+    made = how(_function(config, form, operands, out), clusters_of(config, out.device, num_sms), config.dynamic)
+    if how is PackingPlan and problem.block_lines is not None:
+        made.blocks, made.restart = True, blocks_restart(operands.scale_a, problem.K, problem.G)
+    return made
 
 
 def _copy_pays(problem: Problem, mat_b: Tensor) -> bool:
@@ -199,34 +215,31 @@ def _copy_pays(problem: Problem, mat_b: Tensor) -> bool:
     return estimate.backend == "cute" if estimate else rows >= COPIED_ROWS
 
 
-def depth_contiguous(mat_b: Tensor, device: torch.device | str) -> Tensor:
+def depth_contiguous(mat_b: Tensor) -> Tensor:
     """Memory for a copy of 8-bit weights (G, K, N) whose depth is contiguous, at distances of 16 bytes."""
     groups, depth, columns = mat_b.shape
-    return torch.empty(groups, columns, -(-depth // 16) * 16, dtype=mat_b.dtype, device=device)[..., :depth].mT
+    return mat_b.new_empty(groups, columns, -(-depth // 16) * 16)[..., :depth].mT
 
 
-def multiply(
-    operands: Operands, out: Tensor, variant: KernelVariant, config: CuteConfig, accumulate: bool = False
-) -> None:
-    """Write a product to ``out``, or add it, with a given configuration; ``match_variant`` found the variant."""
+def multiply(operands: Operands, out: Tensor, form: Form, config: CuteConfig, num_sms: int | None = None) -> None:
+    """Write a product to ``out``, or add it, with a given configuration, on so many SMs; ``match_form`` found the
+    form."""
     with torch.cuda.device(out.device):
-        Plan(_function(config, variant, operands, out, accumulate), config.dynamic).run(operands, out)
+        function = _function(config, form, operands, out)
+        Plan(function, clusters_of(config, out.device, num_sms), config.dynamic).run(operands, out)
 
 
 class Plan:
-    """A compiled kernel, to be run on tensors of one variant; ``dynamic`` as in its configuration."""
+    """A compiled kernel, to be run on tensors of one form, in so many clusters; ``dynamic`` as in its configuration."""
 
-    def __init__(self, function, dynamic: bool = False):
-        self._function, self._dynamic = function, dynamic
+    def __init__(self, function, clusters: int, dynamic: bool = False):
+        self._function, self._clusters, self._dynamic = function, clusters, dynamic
 
     def run(self, operands: Operands, out: Tensor) -> None:
-        """Launch on the current stream; zeros to the tail. int64 ends are converted there first: those that int32
-        does not hold are wrong in any case."""
+        """Launch on the current stream; zeros to the tail."""
         mat_a, mat_b, offs, _, scale_a, scale_b = operands
-        if offs.dtype != torch.int32:
-            offs = offs.to(torch.int32)
         counter = cute_counters.take(out.device) if self._dynamic else None
-        self._function(mat_a, mat_b, out, offs, scale_a, scale_b, counter)
+        self._function(mat_a, mat_b, out, offs, self._clusters, scale_a, scale_b, counter)
 
 
 class CopyingPlan(Plan):
@@ -234,24 +247,22 @@ class CopyingPlan(Plan):
 
     def run(self, operands: Operands, out: Tensor) -> None:
         """Copy and launch, on the current stream."""
-        copy = depth_contiguous(operands.mat_b, out.device).copy_(operands.mat_b)
+        copy = depth_contiguous(operands.mat_b).copy_(operands.mat_b)
         super().run(operands._replace(mat_b=copy), out)
 
 
 class PackingPlan(Plan):
-    """A compiled kernel that is run on copies of both operands, whose groups are whole blocks; whether blocks have
-    scales, and whether they restart at groups there."""
+    """A compiled kernel that is run on copies of both operands, whose groups are whole blocks; whether ``blocks`` have
+    scales, and whether they ``restart`` at groups there."""
 
-    def __init__(self, function, blocks: bool, restart: bool):
-        super().__init__(function)
-        self._blocks, self._restart = blocks, restart
+    blocks = restart = False
 
     def run(self, operands: Operands, out: Tensor) -> None:
         """Copy and launch, on the current stream."""
         mat_a, mat_b, offs, _, scale_a, scale_b = operands
-        a = pack(mat_a, offs, scale_a if self._blocks else None, self._restart)
-        b = pack(mat_b.mT, offs, scale_b if self._blocks else None, self._restart)
-        if self._blocks:
+        a = pack(mat_a, offs, scale_a if self.blocks else None, self.restart)
+        b = pack(mat_b.mT, offs, scale_b if self.blocks else None, self.restart)
+        if self.blocks:
             scale_a, scale_b = a.scale, b.scale
         super().run(Operands(a.values, b.values.mT, a.ends, None, scale_a, scale_b), out)
 
@@ -277,78 +288,69 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _function(config: CuteConfig, variant: KernelVariant, operands: Operands, out: Tensor, accumulate: bool):
-    whole = config.whole_rounds(operands.mat_a.shape[1], variant.block_scaled, variant.offsets_along)
-    return _compiled(config, variant, operands.mat_a.dtype, out.dtype, out.device, accumulate, whole)
+def clusters_of(config: CuteConfig, device: torch.device, num_sms: int | None = None) -> int:
+    """Clusters that a launch takes: as many as so many SMs hold, all of the GPU's by default; at least one.
+
+    Raises:
+        ValueError: ``num_sms`` is less than 1.
+    """
+    if num_sms is not None and num_sms < 1:
+        raise ValueError(f"num_sms must be at least 1, got {num_sms}")
+    processors = _processors(device)
+    return max(1, min(processors, num_sms or processors) // config.cluster)
+
+
+def _function(config: CuteConfig, form: Form, operands: Operands, out: Tensor):
+    form = form._replace(whole_rounds=config.whole_rounds(operands.mat_a.shape[1], form))
+    return compiled(config, form, operands.mat_a.dtype, out.dtype, out.device)
 
 
 @functools.cache
-def _compiled(
-    config: CuteConfig,
-    variant: KernelVariant,
-    dtype: torch.dtype,
-    out_dtype: torch.dtype,
-    device: torch.device,
-    accumulate: bool = False,
-    whole: bool = False,
-):
-    return cute_cache.compiled(
-        config,
-        dtype_name(dtype),
-        dtype_name(out_dtype),
-        offsets_along=variant.offsets_along,
-        b_major=variant.b_major,
-        scaled=variant.operand_bytes == 1 and not variant.block_scaled,
-        accumulate=accumulate,
-        block_scaled=variant.block_scaled,
-        whole_rounds=whole,
-        multiprocessors=_processors(device),
-    )
+def compiled(config: CuteConfig, form: Form, dtype: torch.dtype, out_dtype: torch.dtype, device: torch.device):
+    """The kernel for tensors of a form on a device, compiled at most once in a process."""
+    return cute_cache.compiled(config, form, dtype_name(dtype), dtype_name(out_dtype))
 
 
 def choose(
-    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu | None
+    form: Form, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu | None
 ) -> CuteConfig:
     """The configuration for a product: the one that ``tuning.time_model`` expects to be the fastest.
 
     Args:
-        variant: of the operands.
+        form: of the product.
         rows: of an average group; along "k" its depth.
         size: of the result, rows and columns; along "k" of a group's.
         depth: what a sum is over, where it is the same for all groups.
         groups: their number.
         gpu: the GPU that runs it; None if unknown.
     """
-    estimate = time_model.fastest(*_asked(variant, rows, size, depth, groups), gpu, "cute")
+    estimate = time_model.fastest(*_asked(form, rows, size, depth, groups), gpu, "cute")
     if estimate:
         return estimate.config
     # No estimate: too few rows, or the model was not fitted to such a GPU, or not with 8-bit operands.
-    low = variant.offsets_along == "m" and rows <= FEW_ROWS
-    if variant.operand_bytes == 1:
+    low = form.along == "m" and rows <= FEW_ROWS
+    if form.operand_bytes == 1:
         # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
-        large = LARGE_BLOCK_SCALED if variant.block_scaled else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
+        large = LARGE_BLOCK_SCALED if form.scaling == "blocks" else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
         return CuteConfig(64, 128, 128, 1, 8, PINGPONG) if low else large
     return CuteConfig(64, 128, 128, 1, 4, PINGPONG) if low else CuteConfig(128, 192, 64, 2, 4, PINGPONG)
 
 
-def is_expected_faster(
-    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu | None
-) -> bool:
-    """Whether the time model expects this kernel to be faster than the Triton kernels. Without constants, that is
-    expected of 8-bit operands. Arguments as for ``choose``."""
-    estimate = time_model.fastest(*_asked(variant, rows, size, depth, groups), gpu)
-    return estimate.backend == "cute" if estimate else variant.operand_bytes == 1
-
-
-def _asked(variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int) -> tuple:
+def _asked(form: Form, rows: float, size: tuple[int, int], depth: int, groups: int) -> tuple:
     """Kind and extents of a product, as the time model takes them."""
-    if variant.offsets_along == "k":
-        kind = "k,n" if variant.operand_bytes > 1 else "k,k fp8"  # of which no times are known
+    if form.along == "k":
+        kind = "k,n" if form.operand_bytes > 1 else "k,k fp8"  # of which no times are known
         return kind, size[0], size[1], rows, groups
-    kind = f"m,{variant.b_major}"
-    if variant.operand_bytes == 1:
-        kind = time_model.kind_of_8_bit(variant.b_major, variant.block_scaled)
+    kind = f"m,{form.b_major}"
+    if form.operand_bytes == 1:
+        kind = time_model.kind_of_8_bit(form.b_major, form.scaling == "blocks")
     return kind, rows, size[1], depth, groups
+
+
+def gpu_with(device: torch.device, num_sms: int | None) -> time_model.Gpu | None:
+    """``gpu_of``, with no more than so many SMs."""
+    gpu = gpu_of(device)
+    return gpu._replace(sms=min(gpu.sms, num_sms)) if gpu and num_sms else gpu
 
 
 @functools.cache
