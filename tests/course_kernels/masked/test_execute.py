@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, deepgemm, runtime
+from course_kernels.engine.hopper import cute
 from course_kernels.engine.plans import PlanCache
 from course_kernels.masked import execute as executed
 from course_kernels.masked import hopper, torch_loop
@@ -68,11 +69,15 @@ def test_who_computes_what(monkeypatch):
     asked = []
     plan = torch_loop.Plan
     monkeypatch.setattr(torch_loop, "Plan", lambda problem: asked.append("torch") or plan(problem))
-    monkeypatch.setattr(hopper, "preferred", lambda *_: asked.append("asked") or False)
+    monkeypatch.setattr(hopper, "offer", lambda *_: asked.append("asked"))
     call(case(), backend="torch")
     call(case(), backend="auto")
     call(case(), backend="triton")
-    assert asked == (["torch", "torch"] if DEVICE.type == "cpu" else ["torch", "asked"])
+    assert asked == (
+        ["torch", "torch"]
+        if DEVICE.type == "cpu"
+        else ["torch", *["asked"] * (cute.runs_on(DEVICE) and cute.installed())]
+    )
     if DEVICE.type == "cpu":
         with pytest.raises(ValueError, match=r"backend='cute' needs .* and XQ is on cpu"):
             call(case(), backend="cute")
