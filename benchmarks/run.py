@@ -54,7 +54,7 @@ _BY_RULES = (
 )  # fmt: skip
 _MEASURED = (f"{_PACKAGE}/tuning/{files}" for files in ("*.py", "tables/*.json", "constants/h200.json"))
 _PACKED = (*_BY_RULES, *_MEASURED)
-_CUTE = (f"{_KERNELS}/cute_sm90/*.py", f"{_PACKAGE}/backends/cute*.py")
+_CUTE = (f"{_KERNELS}/cute_sm90/**/*.py", f"{_PACKAGE}/backends/cute*.py")
 _TIMING, _TUTORIAL = f"{_BENCH}/timing.py", f"{_BENCH}/tutorial_peer.py"
 _ROWS = (_TIMING, *(f"{_BENCH}/{name}.py" for name in ("grouped", "interface", "providers", "rows", "verification")))
 _MASKED = (f"{_KERNELS}/masked.py", "course_kernels/masked/*.py", f"{_BENCH}/clean_cache.py")
