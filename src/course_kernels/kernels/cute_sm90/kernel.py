@@ -19,7 +19,7 @@ from course_kernels.kernels.cute_sm90.dynamic_order import SLOTS, Order, Place
 from course_kernels.kernels.cute_sm90.epilogues.scaled import Scales
 from course_kernels.kernels.cute_sm90.epilogues.store import EPILOGUES
 from course_kernels.kernels.cute_sm90.epilogues.zeros import write_zeros
-from course_kernels.kernels.cute_sm90.form import SCALES, ZEROS, Form
+from course_kernels.kernels.cute_sm90.form import LOAD, SCALES, ZEROS, Form
 from course_kernels.kernels.cute_sm90.loads.tma import load_tile
 from course_kernels.kernels.cute_sm90.mainloop import (
     ShapeOps,
@@ -58,7 +58,7 @@ class HopperGroupedGemm:
         if reason is not None:
             raise ValueError(f"config: {reason}")
         self.config, self.form, self.epilogue = config, form, EPILOGUES[form.epilogue](config, form)
-        self.skips_stages = config.in_rounds(form) and not form.whole_rounds
+        self.warps, self.skips_stages = form.loading_warps, config.in_rounds(form) and not form.whole_rounds
         # Where empty groups have results that become zeros, their warps follow the loads.
         self.counts_loads = form.along == "k" and form.writes_zeros
         # Which operands have their lines contiguous, not their depth.
@@ -161,7 +161,7 @@ class HopperGroupedGemm:
         storage = cutlass.memory.SmemAllocator().allocate(self.shared)
         shared = tuple(stages_of(ops, storage.stages.data_ptr()) for ops in shapes)
         c_shared = storage.c_blocks.get_tensor(c_layout.outer, swizzle=c_layout.inner)
-        ring = make_ring(config, storage.barriers.data_ptr(), LANES * form.stages_scales)
+        ring = make_ring(config, storage.barriers.data_ptr(), LANES * self.warps.count(SCALES))
         staged = stage_scales_of(config, storage.scales.data_ptr()) if form.stages_scales else None
         order = dynamic_order.make_order(config, counter, storage.sent.data_ptr(), storage.slots.data_ptr())
         # Tiles whose loads have begun. Before this zero other warps may read an old value, and write zeros too early.
@@ -177,7 +177,7 @@ class HopperGroupedGemm:
         place = Place(cute.arch.block_idx()[2], Int32(0))
         if group == 0:
             cute.arch.setmaxregister_decrease(LOADING_REGISTERS)
-            if warp == 0:
+            if warp == self.warps.index(LOAD):
                 state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
                 window, tile = find_tile(config, along, problem, window, place.number)
                 while tile.found:
@@ -198,11 +198,12 @@ class HopperGroupedGemm:
                 ring.producer_tail(state)
                 dynamic_order.leave_loading(config, order, place)
             else:
-                warps = form.loading_warps
-                if cutlass.const_expr(SCALES in warps):
-                    load_all_scales(config, problem, window, place.number, ring, scales, staged, warps.index(SCALES))
-                if cutlass.const_expr(ZEROS in warps):
-                    write_zeros(config, along, warps.count(ZEROS), c, problem, loaded)
+                if cutlass.const_expr(SCALES in self.warps):
+                    load_all_scales(
+                        config, problem, window, place.number, ring, scales, staged, self.warps.index(SCALES)
+                    )
+                if cutlass.const_expr(ZEROS in self.warps):
+                    write_zeros(config, along, self.warps.count(ZEROS), c, problem, loaded)
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
             consumer = group - 1
