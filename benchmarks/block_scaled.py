@@ -106,7 +106,7 @@ class Layer:
         scales = (self.rows_of_a, self.cols_of_b) if row_wise else (self.sx, self.sw.mT)
         scaling = "row" if row_wise else cute.BLOCKS
         product = Product.packed(self.qx, self.qw.mT, self.offs, None, *scales, scaling=scaling)
-        form = cute.match_variant(product, self.out)
+        form = cute.match_form(product, self.out)
         cute.multiply(product, self.out, form, config)
         return self.out
 

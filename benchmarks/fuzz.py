@@ -138,7 +138,7 @@ def choose_for(case: GroupedCase):
     kind, as_users = case.seed // ALIKE, cute.choose
 
     def choose(form, *extents):
-        configs = configs_for(*form)
+        configs = configs_for(form)
         configs = [
             *configs,
             *(dataclasses.replace(config, split_last_wave=False) for config in configs if config.split_last_wave),
@@ -161,7 +161,7 @@ def compute(case: GroupedCase, backend: str = "triton"):
             result = scaled_grouped_mm(mat_a, mat_b, *scales, output_dtype=out_dtype, **arguments)
         if backend == "cute":
             product = Product.packed(mat_a, mat_b, arguments["offs"].contiguous(), None, scale_a, scale_b)
-            if cute.match_variant(product, result) is None:
+            if cute.match_form(product, result) is None:
                 raise RuntimeError("the kernel in CuTe DSL does not take this case")
         return result
 

@@ -28,6 +28,7 @@ import torch
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.product import Product
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig, configs_for
+from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.testing import Problem, assert_exact, empty_problems, integers, ragged_problems, strided_like
 from course_kernels.testing.grouped_cases import MODES, GroupedCase, check
 from sanitize_calls import Called, called_cases, called_cute_cases, nothing_measured, run_called, title
@@ -208,10 +209,10 @@ def run_jagged(case: Jagged) -> str:
 
 @dataclass(frozen=True)
 class Cute:
-    """One configuration of the kernel in CuTe DSL, on operands of one variant and dtype."""
+    """One configuration of the kernel in CuTe DSL, on operands of one form and dtype."""
 
     config: CuteConfig
-    form: cute.KernelVariant
+    form: Form
     dtype: torch.dtype
     out_dtype: torch.dtype
 
@@ -224,15 +225,15 @@ def cute_cases() -> list[Cute]:
     if not (cute.runs_on(ck.runtime.device()) and cute.installed()):
         return []
     half, wide, narrow = torch.bfloat16, torch.float32, torch.float8_e4m3fn
-    forms = [cute.KernelVariant(*form) for form in (("m", "k"), ("m", "n"), ("k", "n"))]
-    scaled = cute.KernelVariant("m", "k", 1)
+    forms = [Form(*form) for form in (("m", "k"), ("m", "n"), ("k", "n"))]
+    scaled = Form("m", "k", 1, scaling="lines")
     found = []
     for form in (*forms, scaled):
-        configs = dict.fromkeys((*configs_for(*form), cute.choose(form, 1, (1, 264), 136, 1, None)))
+        configs = dict.fromkeys((*configs_for(form), cute.choose(form, 1, (1, 264), 136, 1, None)))
         found += [Cute(config, form, narrow if form is scaled else half, half) for config in configs]
     others = ((torch.float16, torch.float16), (half, wide))
     found += [Cute(CONFIGS[0], form, *dtypes) for form in forms for dtypes in others]
-    return [*found, *(Cute(configs_for(*scaled)[0], scaled, narrow, dtype) for dtype in (torch.float16, wide))]
+    return [*found, *(Cute(configs_for(scaled)[0], scaled, narrow, dtype) for dtype in (torch.float16, wide))]
 
 
 def cute_problems(each: Cute) -> list[GroupedCase]:
@@ -242,7 +243,7 @@ def cute_problems(each: Cute) -> list[GroupedCase]:
     even and odd in number. These few tiles are all in the last wave, so a configuration that splits it gets a problem
     of more tiles as well.
     """
-    along, major, operand_bytes, _ = each.form
+    along, major, operand_bytes, *_ = each.form
     case = GroupedCase(
         along, (65, 0, 300, 200, 16, 0, 1), K=136 if operand_bytes == 2 else 144, dtype=each.dtype,
         out_dtype=each.out_dtype, layout_a="col" if along == "k" else "row", layout_b="col" if major == "k" else "row",
@@ -262,7 +263,7 @@ def run_cute(each: Cute) -> str:
 
     def function(mat_a, mat_b, offs, out, out_dtype=None, **scales):
         product = Product.packed(mat_a, mat_b, offs, **scales)
-        assert cute.match_variant(product, out) == each.form
+        assert cute.match_form(product, out) == each.form
         cute.multiply(product, out, each.form, each.config)
         return out
 

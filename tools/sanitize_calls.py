@@ -146,7 +146,7 @@ def called_cute_cases() -> list[Called]:
             found.append((config, BlockScaled(sizes=few, N=N, K=272, tail=37, out_dtype=dtype)))
     for M, config in ((120, CONFIGS_ALONG_K[0]), (328, CONFIGS_ALONG_K[-1])):
         found.append((config, Accumulate(sizes=sizes, M=M, N=264, tail=37, dtype=half)))
-    return [Called(call, "cute", replace(config, window=False)) for config, call in found]  # as the library chooses
+    return [Called(call, "cute", config) for config, call in found]
 
 
 def run_called(called: Called) -> str:

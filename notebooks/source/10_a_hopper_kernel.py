@@ -36,6 +36,7 @@ from IPython.display import display
 
 from course_kernels.bench import record, zoo
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_ALONG_K, COOPERATIVE, PINGPONG, CuteConfig
+from course_kernels.kernels.cute_sm90.form import Form
 from gemm_course.figures import cute_clusters, cute_kernel as picture
 from gemm_course.figures.listing import fold, show
 from gemm_course.lessons import hopper_kernel as small
@@ -266,8 +267,8 @@ picture.warp_group_turns({name: picture.simulate(config, tiles=4, blocks=16) for
 # The cost is registers. A warp group with a tile of its own has twice as many sums in each thread:
 
 # %%
-print("ping-pong, 256 columns:", replace(together, schedule=PINGPONG).why_not())
-print("ping-pong, 192 columns:", in_turn.why_not() or "fits")
+print("ping-pong, 256 columns:", replace(together, schedule=PINGPONG).why_not(Form()))
+print("ping-pong, 192 columns:", in_turn.why_not(Form()) or "fits")
 
 # %% [markdown]
 # So ping-pong has the smaller tile, which reads more for each multiplication. Both were measured for the same matrix
@@ -461,8 +462,9 @@ picture.gains({"cluster of two → one CTA, tile 128 × 128": found})
 # %%
 for stages, stores, row_bytes in ((4, 2, 128), (5, 2, 128), (5, 3, 64)):
     tried = replace(in_turn, stages=stages, most_stores=stores, store_row_bytes=row_bytes)
-    stage, block, of_all = (size // 1024 for size in (tried.stage_lines * 128, 64 * row_bytes, tried.shared_bytes(2)))
-    print(f"{stages} stages of {stage} KiB; blocks for each warp group: {tried.store_blocks(2)} of {block} KiB; "
+    sizes = tried.stage_lines * 128, 64 * row_bytes, tried.shared_bytes(Form())
+    stage, block, of_all = (size // 1024 for size in sizes)
+    print(f"{stages} stages of {stage} KiB; blocks for each warp group: {tried.store_blocks(Form())} of {block} KiB; "
           f"in all {of_all} KiB of 226")  # fmt: skip
 
 # %% [markdown]
@@ -490,10 +492,12 @@ for gpu, name in (("H200", "configurations"), ("H100", "configurations_h100")):
 # Its stores end where the group ends, with lesson 08's sliding bound.
 
 # %%
-from course_kernels.kernels.cute_sm90 import epilogue, kernel, mainloop, scheduler
+from course_kernels.kernels.cute_sm90 import kernel, mainloop, scheduler
+from course_kernels.kernels.cute_sm90.epilogues import store
+from course_kernels.kernels.cute_sm90.loads import tma
 
-display(fold(kernel.HopperGroupedGemm), fold(mainloop.load_tile), fold(mainloop.multiply_tile))
-display(fold(epilogue.store_tile), fold(scheduler.find_tile))
+display(fold(kernel.HopperGroupedGemm), fold(tma.load_tile), fold(mainloop.multiply_tile))
+display(fold(store.Store), fold(scheduler.find_tile))
 
 # %% [markdown]
 # ## What it costs

@@ -20,6 +20,9 @@ from course_kernels.bench.rows import Row
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.tuning import time_model
 from course_kernels.kernels.cute_sm90.config import LARGE_BLOCK_SCALED, CuteConfig
+from course_kernels.kernels.cute_sm90.form import Form
+
+LINES, BLOCKS = (Form("m", "k", 1, scaling=scaling) for scaling in ("lines", "blocks"))
 
 SMALL = Row("small", "5 over 3", (5, 0, 130), 140, 150, "compute")
 
@@ -179,9 +182,9 @@ def test_a_record_has_all_that_the_recorded_one_has():
 
 
 def test_all_configurations_can_be_built():
-    assert all(config.why_not(1, True) is None for config in (*block_scaled.SWEPT, *block_scaled.VARIANTS))
+    assert all(config.why_not(BLOCKS) is None for config in (*block_scaled.SWEPT, *block_scaled.VARIANTS))
     assert LARGE_BLOCK_SCALED in block_scaled.VARIANTS
-    assert all(config.why_not(1) is None for config in block_scaled.SWEPT_ROW_WISE)
+    assert all(config.why_not(LINES) is None for config in block_scaled.SWEPT_ROW_WISE)
     assert all(isinstance(config, CuteConfig) for config in block_scaled.SWEPT)
     assert len(block_scaled.ROWS) == 8
     assert {row.total_m for row in block_scaled.ROWS} == {32768}
@@ -195,7 +198,7 @@ def test_what_is_chosen_is_nearly_the_fastest_of_what_was_measured(name):
     """These rows are larger than those that the time model was fitted to: what holds there has to hold here."""
     groups, rows, N, K = map(int, re.fullmatch(r"(\d+)x(\d+)_(\d+)_(\d+)", name).groups())
     gpu, _ = time_model.read(time_model.file_of(RECORDED["provenance"]["gpu"]))
-    chosen = cute.choose(cute.KernelVariant("m", "k", 1, True), rows, (groups * rows, N), K, groups, gpu)
+    chosen = cute.choose(BLOCKS, rows, (groups * rows, N), K, groups, gpu)
     times = {name: us["median_us"] for name, us in RECORDED["rows"][name]["us"].items() if name.startswith("cute ")}
     assert len(times) > 2
     assert times[f"cute {chosen.name}"] <= 1.04 * min(times.values())

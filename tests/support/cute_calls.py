@@ -6,10 +6,12 @@ from torch.nn.functional import ScalingType
 
 from course_kernels import grouped_mm, scaled_grouped_mm
 from course_kernels.engine import launch as triton
+from course_kernels.engine import offers
 from course_kernels.engine import plans as execute
 from course_kernels.engine.hopper import compiled_cache as cute_cache
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.product import Product
+from cute_forms import form_for
 
 ROW = ScalingType.RowWise
 
@@ -22,7 +24,7 @@ def cute_alone(monkeypatch):
 
     monkeypatch.setattr(execute, "plans", execute.PlanCache())
     monkeypatch.setattr(triton, "plan", refuse)
-    monkeypatch.setattr(cute, "is_expected_faster", lambda *product: True)
+    monkeypatch.setattr(offers, "is_sooner", lambda *offer: True)
 
 
 def call(a, b, **arguments):
@@ -33,14 +35,18 @@ def call_scaled(a, b, scale_a, scale_b, out_dtype=None, **arguments):
     return scaled_grouped_mm(a, b, scale_a, ROW, scale_b, ROW, output_dtype=out_dtype, backend="cute", **arguments)
 
 
-def variant_of(mat_a, mat_b, offs, out, bias=None, scale_a=None, scale_b=None, keep_tail=False, scaling="row"):
-    """The kernel's variant for operands that are named one by one."""
+def form_of(mat_a, mat_b, offs, out, bias=None, scale_a=None, scale_b=None, keep_tail=False, scaling="row"):
+    """The kernel's form for operands that are named one by one."""
     tensors = mat_a, mat_b, offs, bias, scale_a, scale_b
-    return cute.match_variant(Product.packed(*tensors, scaling=scaling, keep_tail=keep_tail), out)
+    return cute.match_form(Product.packed(*tensors, scaling=scaling, keep_tail=keep_tail), out)
 
 
-def kept_kernel(config, dtype: str, out_dtype: str, **arguments):
-    """A kernel as ``compile_for`` makes it, compiled once for all processes that share out the tests; arguments of a
-    call that are None at the end may be left out."""
-    function = cute_cache.compiled(config, dtype, out_dtype, **arguments)
-    return lambda *given: function(*given, *[None] * (7 - len(given)))
+def kept_kernel(config, dtype: str, out_dtype: str, **fields):
+    """A kernel as ``compile_for`` makes it, compiled once for all processes that share out the tests, on all SMs;
+    arguments of a call that are None at the end may be left out."""
+    function = cute_cache.compiled(config, form_for(dtype, **fields), dtype, out_dtype)
+
+    def launch(a, b, c, offs, *rest):
+        function(a, b, c, offs, cute.clusters_of(config, c.device), *rest, *[None] * (3 - len(rest)))
+
+    return launch

@@ -13,6 +13,22 @@ import pytest
 from course_kernels.kernels.cute_sm90 import config
 
 
+class Ends(tuple):
+    """Ends of groups, of 32 bits unless ``element_type`` is the stand-in's ``Int64``."""
+
+    element_type: type = int
+
+
+class Int64(int):
+    """Marks ends of 64 bits."""
+
+
+class WideEnds(Ends):
+    """Ends of 64 bits."""
+
+    element_type = Int64
+
+
 class _Lanes(ast.NodeTransformer):
     """Makes every function a generator, and every call of a generator a ``yield from``."""
 
@@ -43,7 +59,9 @@ def load(
     becomes a generator, and a test that runs a warp switches lanes where they exchange values.
     """
     stand_in = ModuleType("cutlass")
-    vars(stand_in).update(Boolean=bool, Int32=int, Float64=float, Constexpr=type, const_expr=bool, min=min, max=max)
+    vars(stand_in).update(
+        Boolean=bool, Int32=int, Int64=Int64, Float64=float, Constexpr=type, const_expr=bool, min=min, max=max
+    )
     stand_in.range = lambda *bounds, unroll: range(*bounds)
     stand_in.range_constexpr = range
     stand_in.cute = SimpleNamespace(

@@ -28,9 +28,9 @@ def cute_stand_in(monkeypatch):
     """The kernel as if it could run here; what it was asked for."""
     asked = []
 
-    def multiply(operands, out, variant, config):
-        assert variant == cute.match_variant(operands, out)
-        asked.append((config, variant))
+    def multiply(operands, out, form, config):
+        assert form == cute.match_form(operands, out)
+        asked.append((config, form))
         mat_a, mat_b, offs, _, *scales = operands
         out.copy_(product(mat_a, mat_b, offs, *scales))
 

@@ -20,7 +20,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from course_kernels import runtime
 from course_kernels.bench import timing
 from course_kernels.bench.interface import one_line
 from course_kernels.bench.operands import make_operands
@@ -42,6 +41,7 @@ from course_kernels.kernels.cute_sm90.config import (
     CONFIGS_BLOCK_SCALED,
     CuteConfig,
 )
+from course_kernels.kernels.cute_sm90.form import Form
 
 __all__ = [
     "KIND_OF_PASS",
@@ -70,12 +70,7 @@ _PROCESSES, _THREADS = 12, 16  # that compile, at most
 # Triton kernel's tensor cores.
 _UNITS = {2: 2.0**-7, 1: 2.0**-5}
 
-CUTE_M = tuple(config for config in CONFIGS if not config.window)
-CUTE_K = CONFIGS_ALONG_K
-# Windows were slower on every row that was measured.
-CUTE_8_BIT, CUTE_BLOCKS = (
-    tuple(replace(config, window=False) for config in configs) for configs in (CONFIGS_8_BIT, CONFIGS_BLOCK_SCALED)
-)
+CUTE_M, CUTE_K, CUTE_8_BIT, CUTE_BLOCKS = CONFIGS, CONFIGS_ALONG_K, CONFIGS_8_BIT, CONFIGS_BLOCK_SCALED
 # block_m, block_n, block_k, warps, stages, strips of, programs an SM, parts of a store
 TRITON_M = tuple(
     GemmConfig(*row)
@@ -210,8 +205,8 @@ def launch(product: Made, config: Config) -> Callable[[], object] | None:
     operands, out, _, scaling = product
     if isinstance(config, GemmConfig):
         return lambda: triton.multiply(operands, out, Options(out.dtype, config=config, scaling=scaling))
-    variant = cute.match_variant(operands, out, scaling=scaling)
-    return variant and (lambda: cute.multiply(operands, out, variant, config))
+    form = cute.match_form(operands, out, scaling=scaling)
+    return form and (lambda: cute.multiply(operands, out, form, config))
 
 
 def _suited(row: Row, kind: str, among: Mapping[str, Sequence[Config]] | None) -> list[Config]:
@@ -220,14 +215,14 @@ def _suited(row: Row, kind: str, among: Mapping[str, Sequence[Config]] | None) -
     return [each for each in (among[kind] if among else offered(kind)) if time_model.suits(each, kind, rows)]
 
 
-def _compile(job: tuple[CuteConfig, str, bool, int]) -> None:
-    config, kind, whole, processors = job
-    eight, blocks = "fp8" in kind, kind.endswith("blocks")
-    cute_cache.compiled(
-        config, dtype_name(FP8) if eight else "bfloat16", "bfloat16", offsets_along=kind[0], b_major=kind[2],
-        scaled=eight and not blocks, accumulate=False, block_scaled=blocks, whole_rounds=whole,
-        multiprocessors=processors,
-    )  # fmt: skip
+def _form_of(kind: str) -> Form:
+    """The form of products of a kind."""
+    scaling = "blocks" if kind.endswith("blocks") else "lines" if "fp8" in kind else "none"
+    return Form(kind[0], kind[2], 1 if "fp8" in kind else 2, scaling=scaling)
+
+
+def _compile(config: CuteConfig, form: Form) -> None:
+    cute_cache.compiled(config, form, dtype_name(FP8) if form.operand_bytes == 1 else "bfloat16", "bfloat16")
 
 
 def compile_ahead(
@@ -241,7 +236,7 @@ def compile_ahead(
 
     What fails here fails again when it is measured, and is reported then.
     """
-    jobs: dict[tuple[CuteConfig, str, bool], None] = {}
+    jobs: dict[tuple[CuteConfig, Form], None] = {}
     tiny: dict[tuple, tuple[Row, str, GemmConfig]] = {}
     for row in rows:
         for pass_name in passes:
@@ -249,7 +244,8 @@ def compile_ahead(
             for config in _suited(row, kind, among):
                 if isinstance(config, CuteConfig):
                     depth = row.N if pass_name.startswith("dA") else row.K
-                    jobs[config, kind, config.whole_rounds(depth, kind.endswith("blocks"))] = None
+                    form = _form_of(kind)
+                    jobs[config, form._replace(whole_rounds=config.whole_rounds(depth, form))] = None
                     continue
                 extents = 256 + row.N % 16, 256 + row.K % 16
                 small = replace(row, sizes=(16,) * row.groups, N=extents[0], K=extents[1])
@@ -265,9 +261,9 @@ def compile_ahead(
             with torch.cuda.device(device):
                 launch(product, config)()
 
-    threads, processors = min(_THREADS, os.cpu_count() or 1), runtime.num_sms()
+    threads = min(_THREADS, os.cpu_count() or 1)
     with ProcessPoolExecutor(min(_PROCESSES, threads), get_context("spawn")) as pool:
-        compiled = [pool.submit(_compile, (*job, processors)) for job in jobs]
+        compiled = [pool.submit(_compile, *job) for job in jobs]
         with ThreadPoolExecutor(threads) as others:
             list(others.map(run, tiny.values()))
         for each in compiled:

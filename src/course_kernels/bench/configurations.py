@@ -24,23 +24,23 @@ from course_kernels.kernels.cute_sm90.config import (
     PINGPONG,
     CuteConfig,
 )
+from course_kernels.kernels.cute_sm90.form import Form
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
 # The shipped configurations, and some that are not shipped: with one or none of the two ways to fit tiles to groups;
-# without a split last wave; without windows, as chosen for few rows; two more widths of 64 rows, one in clusters, which
+# without a split last wave; two more widths of 64 rows, one in clusters, which
 # may suit large groups; and the tiles that read least, which do not overlap their stores with work.
 _MORE = (
     CuteConfig(128, 192, 64, 2, 5, PINGPONG),
     *(replace(config, split_last_wave=False) for config in CONFIGS if config.split_last_wave),
-    *(replace(config, window=False) for config in CONFIGS if config.window),
+    CuteConfig(64, 256, 64, 1, 4, PINGPONG),
     CuteConfig(64, 192, 64, 1, 6, PINGPONG),
     CuteConfig(256, 192, 64, 2, 3, COOPERATIVE, swizzle_size=4),
 )
 SWEPT = tuple(dict.fromkeys((*CONFIGS, *CONFIGS_ALONG_K, *_MORE)))
 SWEPT_8_BIT = (
     *CONFIGS_8_BIT,
-    *(replace(config, window=False) for config in CONFIGS_8_BIT if config.window),
     CuteConfig(64, 192, 128, 1, 6, PINGPONG),
     CuteConfig(64, 256, 128, 2, 4, PINGPONG),
 )
@@ -72,8 +72,8 @@ class Configured(Ours):
         few_rows = sum(o.sizes) <= cute.FEW_ROWS * len(o.sizes)
 
         def candidate(mat_a: Tensor, mat_b: Tensor, out: Tensor, **scales) -> dict[str, Callable[[], Tensor]]:
-            form = cute.match_variant(Product(mat_a, mat_b, o.offs, **scales), out)
-            if form is None or not self._suits(form.offsets_along, few_rows):
+            form = cute.match_form(Product(mat_a, mat_b, o.offs, **scales), out)
+            if form is None or not self._suits(form.along, few_rows):
                 return {}
 
             def run() -> Tensor:
@@ -104,10 +104,11 @@ def ranking(row: Row, entry: Mapping) -> str:
 
 def chosen(row: Row, pass_name: str, operand_bytes: int = 2) -> CuteConfig:
     """The configuration that the library chooses for a pass of a row."""
+    scaling = "lines" if operand_bytes == 1 else "none"
     form, size, depth = {
-        "forward": (cute.KernelVariant("m", "k", operand_bytes), (row.total_m, row.N), row.K),
-        "dA": (cute.KernelVariant("m", "n"), (row.total_m, row.K), row.N),
-        "dB": (cute.KernelVariant("k", "n"), (row.N, row.K), row.total_m),
+        "forward": (Form("m", "k", operand_bytes, scaling=scaling), (row.total_m, row.N), row.K),
+        "dA": (Form("m", "n"), (row.total_m, row.K), row.N),
+        "dB": (Form("k", "n"), (row.N, row.K), row.total_m),
     }[pass_name]
     gpu = cute.gpu_of(runtime.device()) or time_model.Gpu("sm_90", 132, time_model.UNKNOWN_BANDWIDTH)
     return cute.choose(form, typical_rows(row.total_m, row.groups), size, depth, row.groups, gpu)

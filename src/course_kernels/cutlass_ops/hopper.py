@@ -23,6 +23,7 @@ from cutlass.operators.providers.cutedsl.operator import CuteDslOperator
 from cutlass.operators.utils.device import to_cuda_stream
 
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig
+from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.kernels.cute_sm90.kernel import HopperGroupedGemm
 
 IN_DTYPES = (cutlass.Float16, cutlass.BFloat16)
@@ -57,7 +58,7 @@ class HopperGroupedGemmOperator(CuteDslOperator):
 
     def __init__(self, metadata: OperatorMetadata):
         super().__init__(metadata)
-        self.impl = HopperGroupedGemm(metadata.design.config)
+        self.impl = HopperGroupedGemm(metadata.design.config, Form())
 
     def _supports(self, args: ops.IndexPtrGroupedGemmArguments, target_sm=None) -> ops.Status:
         """Check the extents, which metadata cannot describe: they fit one another, and none is 0."""
@@ -72,10 +73,13 @@ class HopperGroupedGemmOperator(CuteDslOperator):
     def _compile(self, args: ops.IndexPtrGroupedGemmArguments, target_sm=None) -> ops.CompiledArtifact:
         stream = cutlass.cute.runtime.make_fake_stream()
         clusters = get_max_active_clusters(self.metadata.design.cluster_shape)
-        return self.cute_compile(self.impl, *_tensors(args), clusters, stream, target_sm=target_sm)
+        artifact = self.cute_compile(self.impl, *_tensors(args), cutlass.Int32(1), stream, target_sm=target_sm)
+        artifact.clusters = clusters  # an argument of each launch
+        return artifact
 
     def _run(self, args: ops.IndexPtrGroupedGemmArguments, compiled_artifact, stream, workspace=None) -> None:
-        self.cute_run(compiled_artifact.compiled_obj, *_tensors(args), to_cuda_stream(stream))
+        code, clusters = compiled_artifact.compiled_obj, compiled_artifact.clusters
+        self.cute_run(code, *_tensors(args), clusters, to_cuda_stream(stream))
 
     @classmethod
     def _generate_operators(

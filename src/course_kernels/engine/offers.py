@@ -7,10 +7,11 @@ from torch import Tensor
 from course_kernels.engine import torch_loop
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.product import Problem, Product
+from course_kernels.engine.tuning import time_model
 
 
 def choose(problem: Problem, product: Product, out: Tensor):
-    """The plan of the named backend where it can, else of the first that supports the product.
+    """The plan of the named backend where it can, else of the first that is expected to be the fastest.
 
     Raises:
         ValueError, ImportError: the named one does not run here.
@@ -20,9 +21,19 @@ def choose(problem: Problem, product: Product, out: Tensor):
         cute.check_available(device, "XQ" if problem.mode == "masked" else "mat_a")
     if named == "torch" or (named == "auto" and device.type == "cpu"):
         return torch_loop.Plan(problem)
-    asks_cute = named == "cute" or (named == "auto" and cute.preferred(problem, product, out))
-    if asks_cute and cute.supports(problem, product, out):
-        return cute.plan(problem, product, out)
+    if named == "cute" or (named == "auto" and cute.runs_on(device) and cute.installed()):
+        offer = cute.offer(problem, product, out)
+        if offer and (named == "cute" or is_sooner(offer, product.a.element_size())):
+            return offer.plan()
     from course_kernels.engine import launch  # imports Triton, which takes a second
 
     return launch.plan(problem, product, out)
+
+
+def is_sooner(offer: cute.Offer, operand_bytes: int) -> bool:
+    """Whether the kernel in CuTe DSL is expected to be faster than the Triton kernels. Without constants, that is
+    expected of 8-bit operands."""
+    other = time_model.fastest(*offer.asked, "triton")
+    if offer.us is None:
+        return other is None and operand_bytes == 1
+    return other is None or offer.us <= other.us

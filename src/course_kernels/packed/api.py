@@ -60,7 +60,7 @@ def grouped_mm(
             result, and never a write outside of it.
         backend: "triton" runs the kernels (in Triton's interpreter on CPU tensors), "torch" multiplies group after
             group in float32, which reads ``offs`` on the host. "cute" is the kernel in CuTe DSL for what it takes
-            (on Hopper with the extra ``cutlass``; see ``engine.hopper.cute.match_variant``), and "triton" for the
+            (on Hopper with the extra ``cutlass``; see ``engine.hopper.cute.match_form``), and "triton" for the
             rest. "auto" is "torch" on CPU tensors; on a GPU it is "cute" where that can be had and is expected to be
             faster (``engine.tuning.time_model``), and "triton" elsewhere.
         config: block sizes and launch parameters of this product instead of the chosen ones, for the Triton kernels;

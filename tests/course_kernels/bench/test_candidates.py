@@ -18,6 +18,7 @@ from course_kernels.engine import launch as triton
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.tuning import time_model
 from course_kernels.kernels.cute_sm90.config import CuteConfig
+from course_kernels.kernels.cute_sm90.form import Form
 
 ROW = Row("small", "3 experts, N 64, K 48", (20, 0, 30), 64, 48, "compute")
 
@@ -60,8 +61,8 @@ def on_a_cpu(monkeypatch):
     their last element."""
     wrong = []
 
-    def by_cute(operands, out, variant, config):
-        multiply(operands, out, scaling=cute.BLOCKS if variant.block_scaled else "row")
+    def by_cute(operands, out, form, config):
+        multiply(operands, out, scaling=cute.BLOCKS if form.scaling == "blocks" else "row")
         if config in wrong:
             out[-1, -1] += 100
 
@@ -121,14 +122,14 @@ def test_time_that_is_up_leaves_rows_out(on_a_cpu):
 
 def test_operands_of_a_row_suit_the_hopper_kernel():
     for pass_name, product in candidates.made(ROW, tuple(candidates.KIND_OF_PASS), "cpu"):
-        variant = cute.match_variant(product.operands, product.out, scaling=product.scaling)
+        form = cute.match_form(product.operands, product.out, scaling=product.scaling)
         kind = candidates.KIND_OF_PASS[pass_name]
         offered = [each for each in candidates.offered(kind) if isinstance(each, CuteConfig)]
-        assert bool(variant) == bool(offered)
+        assert bool(form) == bool(offered)
         if "fp8" in kind:
             assert product.operands.mat_a.dtype == FP8
-            assert variant is None or time_model.kind_of_8_bit(variant.b_major, variant.block_scaled) == kind
-            assert all(each.why_not(1, product.scaling != "row") is None for each in offered)
+            assert form is None or time_model.kind_of_8_bit(form.b_major, form.scaling == "blocks") == kind
+            assert form is None or all(each.why_not(form) is None for each in offered)
 
 
 def test_extents_that_descriptors_do_not_have_make_no_8_bit_product():
@@ -164,7 +165,7 @@ def test_kernels_are_compiled_before_they_are_measured(monkeypatch):
         def __init__(self, *arguments):
             super().__init__(self)
 
-        def submit(self, function, job):
+        def submit(self, function, *job):
             compiled.append(job)
             return types.SimpleNamespace(exception=lambda: None)
 
@@ -175,23 +176,21 @@ def test_kernels_are_compiled_before_they_are_measured(monkeypatch):
     monkeypatch.setattr(candidates, "DEVICE", "cpu")
     monkeypatch.setattr(candidates, "ProcessPoolExecutor", Pool)
     monkeypatch.setattr(candidates, "launch", launch)
-    monkeypatch.setattr(candidates.runtime, "num_sms", lambda: 132)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     same = dataclasses.replace(ROW, name="same", sizes=(10, 20, 30, 40), N=4096, K=1024)
     told = []
     candidates.compile_ahead([ROW, same], ["forward", "forward fp8", "forward fp8 blocks"], tell=told.append)
-    for kind in ("m,k", "m,k fp8", "m,k fp8 blocks"):
+    for kind, scaling in {"m,k": "none", "m,k fp8": "lines", "m,k fp8 blocks": "blocks"}.items():
         suited = [each for each in candidates.offered(kind) if time_model.suits(each, kind, 20.0)]
         cute_jobs = [each for each in suited if isinstance(each, CuteConfig)]
+        form = Form("m", "k", 1 if "fp8" in kind else 2, scaling=scaling)
         wanted = {
-            (each, kind, each.whole_rounds(K, kind.endswith("blocks")), 132)
-            for each in cute_jobs
-            for K in (ROW.K, 1024)
+            (each, form._replace(whole_rounds=each.whole_rounds(K, form))) for each in cute_jobs for K in (ROW.K, 1024)
         }
-        assert {job for job in compiled if job[1] == kind} == wanted
-        assert {whole for _, _, whole, _ in wanted} == {False, kind.endswith("blocks")}
+        assert {job for job in compiled if job[1].scaling == form.scaling} == wanted
+        assert {form.whole_rounds for _, form in wanted} == {False, kind.endswith("blocks")}
     assert len(compiled) == len(set(compiled))
     assert len(launched) == len(set(launched)), "four groups are compiled with three"
     assert {tuple(shape) for _, shape, *_ in launched} == {(48, 256)}

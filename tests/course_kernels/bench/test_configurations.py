@@ -10,9 +10,9 @@ from course_kernels.bench import rows as bench_rows
 from course_kernels.bench.configurations import SWEPT, SWEPT_8_BIT, Configured
 from course_kernels.bench.operands import make_operands
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.hopper.cute import KernelVariant
 from course_kernels.engine.tuning import time_model
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT
+from course_kernels.kernels.cute_sm90.form import Form
 from sweep_stand_ins import cute_stand_in
 
 __all__ = ["cute_stand_in"]
@@ -22,7 +22,7 @@ FP8 = torch.float8_e4m3fn
 
 def test_swept_configurations_can_be_built_and_hold_those_that_are_chosen():
     for swept, shipped, operand_bytes in ((SWEPT, CONFIGS, 2), (SWEPT_8_BIT, CONFIGS_8_BIT, 1)):
-        assert [config.name for config in swept if config.why_not(operand_bytes)] == []
+        assert [config.name for config in swept if config.why_not(Form("m", "k", operand_bytes))] == []
         assert len({config.name for config in swept}) == len(swept)
         assert set(shipped) <= set(swept)
         for row in bench_rows.by_name().values():
@@ -39,7 +39,9 @@ def test_a_configuration_computes_what_it_is_for(cute_stand_in):
         (TINY_8_BIT, torch.bfloat16, {"dB"}),
         (TINY_8_BIT, FP8, set()),
     ):
-        forms = {"forward": ("m", "k", dtype.itemsize), "dA": ("m", "n", 2), "dB": ("k", "n", 2)}
+        scaling = "lines" if dtype == FP8 else "none"
+        forms = {"dA": Form("m", "n"), "dB": Form("k", "n")}
+        forms["forward"] = Form("m", "k", dtype.itemsize, scaling=scaling)
         operands = make_operands(row, "cpu", dtype)
         for config in (tall, low, pair):
             calls = Configured(config).prepare(operands)
@@ -56,7 +58,7 @@ def test_a_configuration_computes_what_it_is_for(cute_stand_in):
                     cute_stand_in.clear()
                     operands.verify(function(), of)
                     assert cute_stand_in[0][0] is config
-                    assert cute_stand_in[0][1] == KernelVariant(*forms[of])
+                    assert cute_stand_in[0][1] == forms[of]
 
 
 def test_regrets_say_what_the_choice_costs():

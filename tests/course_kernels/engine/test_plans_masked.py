@@ -68,11 +68,15 @@ def test_who_computes_what(monkeypatch):
     asked = []
     plan = torch_loop.Plan
     monkeypatch.setattr(torch_loop, "Plan", lambda problem: asked.append("torch") or plan(problem))
-    monkeypatch.setattr(cute, "preferred", lambda *_: asked.append("asked") or False)
+    monkeypatch.setattr(cute, "offer", lambda *_: asked.append("asked"))
     call(case(), backend="torch")
     call(case(), backend="auto")
     call(case(), backend="triton")
-    assert asked == (["torch", "torch"] if DEVICE.type == "cpu" else ["torch", "asked"])
+    assert asked == (
+        ["torch", "torch"]
+        if DEVICE.type == "cpu"
+        else ["torch", *["asked"] * (cute.runs_on(DEVICE) and cute.installed())]
+    )
     if DEVICE.type == "cpu":
         with pytest.raises(ValueError, match=r"backend='cute' needs .* and XQ is on cpu"):
             call(case(), backend="cute")

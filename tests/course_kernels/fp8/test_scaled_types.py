@@ -140,8 +140,8 @@ def test_the_kernel_in_cute_dsl_is_for_one_type():
     offs = torch.tensor([128, 256], dtype=torch.int32, device=DEVICE)
     for dtype in (E4M3, E5M2):
         b = of((2, 128, 128), 2, dtype).mT
-        variant = cute.match_variant(Product.packed(a, b, offs, None, *scales), out)
-        assert (variant is not None) == (dtype == E4M3)
+        form = cute.match_form(Product.packed(a, b, offs, None, *scales), out)
+        assert (form is not None) == (dtype == E4M3)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from course_kernels.files import write_atomically
 from course_kernels.kernels.cute_sm90.config import CuteConfig
+from course_kernels.kernels.cute_sm90.form import Form
 
 MOST_FILES = 512
 # What makes machine code of a kernel, and what it calls; of the two for CUDA one is installed.
@@ -64,20 +65,21 @@ def kept() -> list[Kept]:
     return found
 
 
-def compiled(config: CuteConfig, dtype: str, out_dtype: str, **arguments) -> Callable:
+def compiled(config: CuteConfig, form: Form, dtype: str, out_dtype: str) -> Callable:
     """A kernel from its file, or else compiled and, if that is possible, kept in one.
 
     Args:
-        config, dtype, out_dtype, arguments: of ``kernels.cute_sm90.compilation.compile_for``, without ``options``.
+        config, form, dtype, out_dtype: of ``kernels.cute_sm90.compilation.compile_for``.
 
     Returns:
-        A callable, as ``compile_for`` returns it, but all seven arguments have to be given.
+        A callable, as ``compile_for`` returns it, but all eight arguments have to be given.
 
     Raises:
         ValueError: as ``compile_for``.
     """
-    name = ", ".join([config.name, f"{dtype} to {out_dtype}", *(f"{key}={arguments[key]}" for key in arguments)])
-    path = _path(config.name, key(config, dtype, out_dtype, **arguments))
+    fields = (f"{field}={value}" for field, value in form._asdict().items())
+    name = ", ".join([config.name, f"{dtype} to {out_dtype}", *fields])
+    path = _path(config.name, key(config, form, dtype, out_dtype))
     started = time.perf_counter()
     loaded = path and _load(path)
     if loaded:
@@ -88,7 +90,7 @@ def compiled(config: CuteConfig, dtype: str, out_dtype: str, **arguments) -> Cal
     from course_kernels.kernels.cute_sm90.compilation import compile_for
 
     started = time.perf_counter()
-    function = compile_for(config, dtype, out_dtype, **arguments)
+    function = compile_for(config, form, dtype, out_dtype)
     seconds = time.perf_counter() - started
     if path and _keep(function, path, name, seconds):
         _log.info("compiled %s in %.1f s; kept in %s", name, seconds, path)
@@ -101,16 +103,16 @@ def compiled(config: CuteConfig, dtype: str, out_dtype: str, **arguments) -> Cal
     return function
 
 
-def key(config: CuteConfig, dtype: str, out_dtype: str, **arguments) -> str:
+def key(config: CuteConfig, form: Form, dtype: str, out_dtype: str) -> str:
     """A digest of everything that a compiled kernel depends on: its source, the packages that compile it and their
     settings, the machine, whose instructions the code that launches it uses, and the arguments of ``compiled``."""
     settings = sorted(item for item in os.environ.items() if item[0].startswith("CUTE_DSL_"))
-    parts = (_sources(), _versions(), _machine(), settings, config, dtype, out_dtype, sorted(arguments.items()))
+    parts = (_sources(), _versions(), _machine(), settings, config, form, dtype, out_dtype)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
 def _sources() -> str:
-    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(_SOURCES.glob("*.py"))]
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(_SOURCES.rglob("*.py"))]
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 

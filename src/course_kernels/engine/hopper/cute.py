@@ -1,7 +1,7 @@
-"""The kernel in CuTe DSL behind ``grouped_mm``: which products it takes, and in which configuration.
+"""The kernel in CuTe DSL: which products it takes, and in which configuration.
 
 On Hopper it computes modes "m" and "k" of operands that descriptors describe, as a layer of experts and both of its
-gradients have them; those of 8 bits with scales. All else is the Triton kernels'.
+gradients have them, and counted rows; those of 8 bits with scales. All else is the Triton kernels'.
 
 Tensor cores read 8-bit operands with their depth contiguous. In a gradient the weights lie the other way. Where groups
 have many rows, it pays to copy the weights first: 640 to 820 TFLOP/s with the copy, against 160 for the Triton kernel.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ from course_kernels.kernels.cute_sm90.config import (
     PINGPONG,
     CuteConfig,
 )
+from course_kernels.kernels.cute_sm90.form import Form
 
 CAPABILITY = (9, 0)
 DTYPES = (torch.float16, torch.bfloat16, FP8)  # of operands
@@ -79,33 +81,41 @@ def check_available(device: torch.device, name: str = "mat_a") -> None:
         )
 
 
-def preferred(problem: Problem, product: Product, out: Tensor) -> bool:
-    """Whether ``backend="auto"`` asks this kernel first: where it runs, for products that it is expected to compute
-    sooner than the Triton kernels."""
-    device = product.a.device
-    if problem.mode not in ("m", "k", "masked") or not runs_on(device) or not installed():
-        return False
-    variant, copied = _variant_of(problem, product, out)
-    if variant is None or copied:
-        return copied
-    return is_expected_faster(variant, *_extents(problem), gpu_of(device))
-
-
-class KernelVariant(NamedTuple):
-    """What a kernel is compiled for.
+class Offer(NamedTuple):
+    """What this kernel offers for a product.
 
     Attributes:
-        offsets_along: the extent that the groups share out, "m" or "k".
-        b_major: what is contiguous in B, "k" or "n".
-        operand_bytes: of an element. Operands of one byte have factors, and no others do.
-        block_scaled: whether factors are those of blocks, 1x128 of A and 128x128 of B, along "k" 1x128 of both, or of
-            rows and columns.
+        us: the time that the time model expects, in µs, copies included; None where it has no constants.
+        asked: the product as ``time_model.fastest`` takes it, with the GPU, so that others can be compared.
+        config: the configuration.
+        plan: compiles the kernel.
     """
 
-    offsets_along: str
-    b_major: str
-    operand_bytes: int = 2
-    block_scaled: bool = False
+    us: float | None
+    asked: tuple
+    config: CuteConfig
+    plan: Callable[[], Plan]
+
+
+def offer(problem: Problem, product: Product, out: Tensor) -> Offer | None:
+    """The offer for a product that is checked; None where this kernel does not compute it, or other kernels are to: a
+    configuration for the Triton kernels is never for this one, and some copies of operands do not pay. The
+    configuration is that for all SMs, however many the options leave."""
+    views = None if problem.options.config is not None else Views.of(product, out)
+    form = views and _form_of(product, views)
+    if not form:
+        return None
+    how = Plan if _is_read(form, product, views) else _copying(form, problem, views)
+    if how is None:
+        return None
+    rows = problem.G * problem.M if problem.mode == "masked" else problem.M
+    extents, gpu = (problem.rows_per_group, (rows, problem.N), problem.K, problem.G), gpu_of(out.device)
+    config = choose(form, *extents, gpu)
+    # Weights of 8 bits that are copied lie the other way.
+    asked = *_asked(form._replace(b_major="n") if how is CopyingPlan else form, *extents), gpu
+    estimate = time_model.fastest(*asked, "cute")
+    make = functools.partial(_plan, form, config, how, problem, product, out)
+    return Offer(estimate.us if estimate else None, asked, config, make)
 
 
 class Views(NamedTuple):
@@ -121,15 +131,17 @@ class Views(NamedTuple):
 
     @classmethod
     def of(cls, product: Product, out: Tensor) -> Views | None:
-        """Of a checked product; None where counted groups are not equally far apart. Factors of blocks whose groups are
-        not are copied: they are small beside A."""
+        """Of a checked product; None where it has no groups that follow each other, or counted groups are not equally
+        far apart. Factors of blocks whose groups are not are copied: they are small beside A."""
         a, b, rows, scaling, *_ = product
-        scale_a, scale_b = scaling.a, scaling.b
+        if type(rows) is Ends:
+            return cls(a, b, out, rows.offs, scaling.a, scaling.b)
         if type(rows) is not Counts:
-            return cls(a, b, out, product.offs, scale_a, scale_b)
+            return None
         a, out = flat_rows(a), flat_rows(out)
         if a is None or out is None:
             return None
+        scale_a, scale_b = scaling.a, scaling.b
         if type(scaling) is Lines:
             scale_a = scale_a.reshape(-1)
             scale_b = scale_b[:, 0] if is_of_groups(scale_b) else scale_b
@@ -144,28 +156,32 @@ def is_of_groups(scale_b: Tensor) -> bool:
     return scale_b.stride(1) == 0
 
 
-def match_variant(product: Product, out: Tensor, whole: bool = False) -> KernelVariant | None:
-    """The variant that computes a checked product, or None.
+def match_form(product: Product, out: Tensor) -> Form | None:
+    """The form of a checked product that the kernel computes from operands as they are, or None.
 
     The kernel takes modes "m" and "k", 8-bit operands with scales where the depth of both is contiguous, and 16-bit
     operands; scales of rows and columns, or of blocks as in ``BLOCKS`` and ``LINES``; no bias, no kept tail. It adds to
     float32 results alone: to others the hardware would add rounded products, and round again. Extents of contiguous
     dimensions are multiples of 8, but not that which groups divide; addresses and other strides multiples of 16 bytes;
     scales of blocks may be anywhere. In mode "k" groups of 8-bit operands are whole blocks: that is known where blocks
-    do not restart at groups, or where ``whole``. Rows that are counted are those of groups at equal distances.
+    do not restart at groups. Rows that are counted are those of groups at equal distances.
     """
-    epilogue, scaling = product.epilogue, product.scaling.name or ROW
-    if product.shuffled or epilogue.bias is not None or epilogue.keep_tail or product.offs is None:
-        return None
     views = Views.of(product, out)
-    if views is None:
-        return None
+    form = views and _form_of(product, views)
+    return form if form and _is_read(form, product, views) else None
+
+
+def _form_of(product: Product, views: Views) -> Form | None:
+    """The form of a product, of operands as they are or of copies; None where the kernel has none."""
     a, b, c, offs, scale_a, scale_b = views
-    if a.dim() != 2 or a.dtype not in DTYPES or b.dtype != a.dtype:  # float8_e5m2 beside float8_e4m3fn
+    epilogue, scaling = product.epilogue, product.scaling.name or ROW
+    if a.dtype not in DTYPES or epilogue.bias is not None or epilogue.keep_tail or product.shuffled:
+        return None
+    if a.dim() != 2 or b.dtype != a.dtype:  # a ragged N; float8_e5m2 beside float8_e4m3fn
         return None
     if epilogue.accumulates and (b.dim() != 2 or c.dtype != torch.float32):
         return None
-    along = "m" if b.dim() == 3 else "k"
+    along, counted = "m" if b.dim() == 3 else "k", type(product.rows) is Counts
     eight_bits, block_scaled = a.element_size() == 1, scaling == {"m": BLOCKS, "k": LINES}[along]
     if eight_bits != (scale_a is not None) or not (scaling == ROW or block_scaled):
         return None
@@ -180,61 +196,55 @@ def match_variant(product: Product, out: Tensor, whole: bool = False) -> KernelV
     total = a.shape[0] if along == "m" else b.shape[0]
     if total > WINDOW_ROWS or c.shape[-1] % 8 or not _has_descriptor(c, c.dim() - 1):
         return None
-    if along == "k" and eight_bits:
-        whole = whole or (block_scaled and not blocks_restart(scale_a, total, offs.shape[0]))
-        suits = whole and _has_descriptor(a, 1) and _has_descriptor(b, 0)
-        return KernelVariant("k", "k", 1, block_scaled) if suits else None
-    if along == "k":
-        suits = a.shape[0] % 8 == 0 and _has_descriptor(a, 0) and _has_descriptor(b, 1)
-        return KernelVariant("k", "n") if suits else None
-    if a.shape[1] % 8 or not _has_descriptor(a, 1):
+    if along == "m" and a.shape[1] % 8:
         return None
-    major = {1: "k", 2: "n"}.get(next((dim for dim in (1, 2) if _has_descriptor(b, dim)), 0))
-    if major is None or (eight_bits and major == "n"):
+    scales = "none" if not eight_bits else "blocks" if block_scaled else "groups" if scale_b.dim() == 1 else "lines"
+    return Form(
+        along,
+        "k" if eight_bits or (along == "m" and _has_descriptor(b, 1)) else "n",
+        operand_bytes=a.element_size(),
+        rows="counts" if counted else "ends",
+        scaling=scales,
+        epilogue="add" if epilogue.accumulates else "store",
+        index_bytes=offs.element_size(),
+    )
+
+
+def _is_read(form: Form, product: Product, views: Views) -> bool:
+    """Whether a kernel of a form reads operands as they are."""
+    a, b = views.a, views.b
+    if form.along == "m":
+        return _has_descriptor(a, 1) and _has_descriptor(b, 1 if form.b_major == "k" else 2)
+    if form.operand_bytes == 1:
+        whole = form.scaling == "blocks" and not blocks_restart(views.scale_a, b.shape[0], views.offs.shape[0])
+        return whole and _has_descriptor(a, 1) and _has_descriptor(b, 0)
+    return a.shape[0] % 8 == 0 and _has_descriptor(a, 0) and _has_descriptor(b, 1)
+
+
+def _copying(form: Form, problem: Problem, views: Views) -> type[Plan] | None:
+    """The plan that copies what the kernel does not read as it is; None where a copy does not help, or does not pay."""
+    if form.operand_bytes > 1 or form.rows == "counts":
         return None
-    return KernelVariant("m", major, a.element_size(), block_scaled)
+    if form.along == "k":
+        return PackingPlan if padded_columns(problem.K, problem.G) * BLOCK <= WINDOW_ROWS else None
+    return CopyingPlan if _has_descriptor(views.a, 1) and _copy_pays(problem, views.b) else None
 
 
-def supports(problem: Problem, product: Product, out: Tensor) -> bool:
-    """Whether the kernel computes a product; a configuration for the Triton kernels is never for this one."""
-    return problem.options.config is None and _variant_of(problem, product, out)[0] is not None
-
-
-def plan(problem: Problem, product: Product, out: Tensor) -> Plan:
-    """The launch for products like this one, in the chosen configuration. Where the rows that are expected of counted
-    groups fit into one tile, the weights are read once, and L2 does not keep them. The time model does not know of
-    that: it was fitted to kernels that let L2 keep what they read."""
-    variant, copied = _variant_of(problem, product, out)
-    config = choose(variant, *_extents(problem), gpu_of(out.device))
+def _plan(
+    form: Form, config: CuteConfig, how: type[Plan], problem: Problem, product: Product, out: Tensor
+) -> Plan:  # fmt: skip
+    """The launch for products like this one, in a configuration. Where the rows that are expected of counted groups fit
+    into one tile, the weights are read once, and L2 does not keep them. The time model does not know of that: it was
+    fitted to kernels that let L2 keep what they read."""
+    if how is PackingPlan:
+        form = form._replace(index_bytes=4)  # of the copies' ends
     if problem.mode == "masked":
         config = replace(config, stream_b=problem.rows_per_group <= config.tile_m)
-    function = _function(config, variant, product, out)
-    if copied and problem.mode == "k":
-        blocks = problem.block_lines is not None
-        return PackingPlan(function, blocks, blocks and blocks_restart(product.scaling.a, problem.K, problem.G))
-    return (CopyingPlan if copied else Plan)(function, config.dynamic)
-
-
-def _extents(problem: Problem) -> tuple[float, tuple[int, int], int, int]:
-    """A product as ``choose`` takes it: rows of an average group, size of the result, depth, groups."""
-    rows = problem.G * problem.M if problem.mode == "masked" else problem.M
-    return problem.rows_per_group, (rows, problem.N), problem.K, problem.G
-
-
-def _variant_of(problem: Problem, product: Product, out: Tensor) -> tuple[KernelVariant | None, bool]:
-    """The variant that computes a product, and whether B, or in mode "k" both operands, have to be copied for it."""
-    b = product.b
-    variant = match_variant(product, out)
-    if variant is None and b.element_size() == 1 and problem.mode == "k" and problem.K:
-        depth = padded_columns(problem.K, problem.G) * BLOCK
-        packed_a = torch.empty(problem.M, depth, dtype=product.a.dtype, device="meta")
-        packed_b = torch.empty(problem.N, depth, dtype=b.dtype, device="meta").mT
-        variant = match_variant(product._replace(a=packed_a, b=packed_b), out, whole=True)
-        return variant, variant is not None
-    if variant is None and b.element_size() == 1 and problem.mode == "m" and _copy_pays(problem, b):
-        variant = match_variant(product._replace(b=depth_contiguous(b, "meta")), out)
-        return variant, variant is not None
-    return variant, False
+    clusters = clusters_of(config, out.device, problem.options.num_sms)
+    made = how(_function(config, form, product, out), clusters, config.dynamic)
+    if how is PackingPlan and problem.block_lines is not None:
+        made.blocks, made.restart = True, blocks_restart(product.scaling.a, problem.K, problem.G)
+    return made
 
 
 def _copy_pays(problem: Problem, b: Tensor) -> bool:
@@ -244,32 +254,31 @@ def _copy_pays(problem: Problem, b: Tensor) -> bool:
     return estimate.backend == "cute" if estimate else rows >= COPIED_ROWS
 
 
-def depth_contiguous(mat_b: Tensor, device: torch.device | str) -> Tensor:
+def depth_contiguous(mat_b: Tensor) -> Tensor:
     """Memory for a copy of 8-bit weights (G, K, N) whose depth is contiguous, at distances of 16 bytes."""
     groups, depth, columns = mat_b.shape
-    return torch.empty(groups, columns, -(-depth // 16) * 16, dtype=mat_b.dtype, device=device)[..., :depth].mT
+    return mat_b.new_empty(groups, columns, -(-depth // 16) * 16)[..., :depth].mT
 
 
-def multiply(product: Product, out: Tensor, variant: KernelVariant, config: CuteConfig) -> None:
-    """Write a product to ``out``, or add it, with a given configuration; ``match_variant`` found the variant."""
+def multiply(product: Product, out: Tensor, form: Form, config: CuteConfig, num_sms: int | None = None) -> None:
+    """Write a product to ``out``, or add it, with a given configuration, on so many SMs; ``match_form`` found the
+    form."""
     with torch.cuda.device(out.device):
-        Plan(_function(config, variant, product, out), config.dynamic).run(product, out)
+        function = _function(config, form, product, out)
+        Plan(function, clusters_of(config, out.device, num_sms), config.dynamic).run(product, out)
 
 
 class Plan:
-    """A compiled kernel, to be run on tensors of one variant; ``dynamic`` as in its configuration."""
+    """A compiled kernel, to be run on tensors of one form, in so many clusters; ``dynamic`` as in its configuration."""
 
-    def __init__(self, function, dynamic: bool = False):
-        self._function, self._dynamic = function, dynamic
+    def __init__(self, function, clusters: int, dynamic: bool = False):
+        self._function, self._clusters, self._dynamic = function, clusters, dynamic
 
     def run(self, product: Product, out: Tensor) -> None:
-        """Launch on the current stream; zeros to the tail. int64 ends are converted there first: those that int32
-        does not hold are wrong in any case."""
+        """Launch on the current stream; zeros to the tail, nothing to rows that do not count."""
         a, b, c, offs, scale_a, scale_b = Views.of(product, out)
-        if offs.dtype != torch.int32:
-            offs = (offs.clamp(0, a.shape[0]) if type(product.rows) is Counts else offs).to(torch.int32)
         counter = counters.take(out.device) if self._dynamic else None
-        self._function(a, b, c, offs, scale_a, scale_b, counter)
+        self._function(a, b, c, offs, self._clusters, scale_a, scale_b, counter)
 
 
 class CopyingPlan(Plan):
@@ -277,24 +286,21 @@ class CopyingPlan(Plan):
 
     def run(self, product: Product, out: Tensor) -> None:
         """Copy and launch, on the current stream."""
-        copy = depth_contiguous(product.b, out.device).copy_(product.b)
-        super().run(product._replace(b=copy), out)
+        super().run(product._replace(b=depth_contiguous(product.b).copy_(product.b)), out)
 
 
 class PackingPlan(Plan):
-    """A compiled kernel that is run on copies of both operands, whose groups are whole blocks; whether blocks have
-    scales, and whether they restart at groups there."""
+    """A compiled kernel that is run on copies of both operands, whose groups are whole blocks; whether ``blocks`` have
+    scales, and whether they ``restart`` at groups there."""
 
-    def __init__(self, function, blocks: bool, restart: bool):
-        super().__init__(function)
-        self._blocks, self._restart = blocks, restart
+    blocks = restart = False
 
     def run(self, product: Product, out: Tensor) -> None:
         """Copy and launch, on the current stream."""
         scaling, offs = product.scaling, product.offs
-        a = pack(product.a, offs, scaling.a if self._blocks else None, self._restart)
-        b = pack(product.b.mT, offs, scaling.b if self._blocks else None, self._restart)
-        if self._blocks:
+        a = pack(product.a, offs, scaling.a if self.blocks else None, self.restart)
+        b = pack(product.b.mT, offs, scaling.b if self.blocks else None, self.restart)
+        if self.blocks:
             scaling = scaling._replace(a=a.scale, b=b.scale)
         super().run(product._replace(a=a.values, b=b.values.mT, rows=Ends(a.ends), scaling=scaling), out)
 
@@ -320,77 +326,62 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _function(config: CuteConfig, variant: KernelVariant, product: Product, out: Tensor):
-    whole = config.whole_rounds(product.a.shape[-1], variant.block_scaled, variant.offsets_along)
-    counted = type(product.rows) is Counts
-    of_groups = counted and type(product.scaling) is Lines and is_of_groups(product.scaling.b)
-    of = product.a.dtype, out.dtype, out.device, product.epilogue.accumulates, whole, counted, of_groups
-    return _compiled(config, variant, *of)
+def clusters_of(config: CuteConfig, device: torch.device, num_sms: int | None = None) -> int:
+    """Clusters that a launch takes: as many as so many SMs hold, all of the GPU's by default; at least one.
+
+    Raises:
+        ValueError: ``num_sms`` is less than 1.
+    """
+    if num_sms is not None and num_sms < 1:
+        raise ValueError(f"num_sms must be at least 1, got {num_sms}")
+    processors = _processors(device)
+    return max(1, min(processors, num_sms or processors) // config.cluster)
+
+
+def _function(config: CuteConfig, form: Form, product: Product, out: Tensor):
+    form = form._replace(whole_rounds=config.whole_rounds(product.a.shape[-1], form))
+    return compiled(config, form, product.a.dtype, out.dtype, out.device)
 
 
 @functools.cache
-def _compiled(
-    config: CuteConfig, variant: KernelVariant, dtype: torch.dtype, out_dtype: torch.dtype, device: torch.device,
-    accumulate: bool = False, whole: bool = False, masked: bool = False, group_scales: bool = False,
-):  # fmt: skip
-    return compiled_cache.compiled(
-        config,
-        dtype_name(dtype),
-        dtype_name(out_dtype),
-        offsets_along=variant.offsets_along,
-        b_major=variant.b_major,
-        scaled=variant.operand_bytes == 1 and not variant.block_scaled,
-        accumulate=accumulate,
-        block_scaled=variant.block_scaled,
-        masked=masked,
-        group_scales=group_scales,
-        whole_rounds=whole,
-        multiprocessors=_processors(device),
-    )
+def compiled(config: CuteConfig, form: Form, dtype: torch.dtype, out_dtype: torch.dtype, device: torch.device):
+    """The kernel for tensors of a form on a device, compiled at most once in a process."""
+    return compiled_cache.compiled(config, form, dtype_name(dtype), dtype_name(out_dtype))
 
 
 def choose(
-    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu | None
+    form: Form, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu | None
 ) -> CuteConfig:
     """The configuration for a product: the one that ``tuning.time_model`` expects to be the fastest.
 
     Args:
-        variant: of the operands.
+        form: of the product.
         rows: of an average group; along "k" its depth.
         size: of the result, rows and columns; along "k" of a group's.
         depth: what a sum is over, where it is the same for all groups.
         groups: their number.
         gpu: the GPU that runs it; None if unknown.
     """
-    estimate = time_model.fastest(*_asked(variant, rows, size, depth, groups), gpu, "cute")
+    estimate = time_model.fastest(*_asked(form, rows, size, depth, groups), gpu, "cute")
     if estimate:
         return estimate.config
     # No estimate: too few rows, or the model was not fitted to such a GPU, or not with 8-bit operands.
-    low = variant.offsets_along == "m" and rows <= FEW_ROWS
-    if variant.operand_bytes == 1:
+    low = form.along == "m" and rows <= FEW_ROWS
+    if form.operand_bytes == 1:
         # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
-        large = LARGE_BLOCK_SCALED if variant.block_scaled else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
+        large = LARGE_BLOCK_SCALED if form.scaling == "blocks" else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
         return CuteConfig(64, 128, 128, 1, 8, PINGPONG) if low else large
     return CuteConfig(64, 128, 128, 1, 4, PINGPONG) if low else CuteConfig(128, 192, 64, 2, 4, PINGPONG)
 
 
-def is_expected_faster(
-    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu | None
-) -> bool:
-    """Whether the time model expects this kernel to be faster than the Triton kernels. Without constants, that is
-    expected of 8-bit operands. Arguments as for ``choose``."""
-    estimate = time_model.fastest(*_asked(variant, rows, size, depth, groups), gpu)
-    return estimate.backend == "cute" if estimate else variant.operand_bytes == 1
-
-
-def _asked(variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int) -> tuple:
+def _asked(form: Form, rows: float, size: tuple[int, int], depth: int, groups: int) -> tuple:
     """Kind and extents of a product, as the time model takes them."""
-    if variant.offsets_along == "k":
-        kind = "k,n" if variant.operand_bytes > 1 else "k,k fp8"  # of which no times are known
+    if form.along == "k":
+        kind = "k,n" if form.operand_bytes > 1 else "k,k fp8"  # of which no times are known
         return kind, size[0], size[1], rows, groups
-    kind = f"m,{variant.b_major}"
-    if variant.operand_bytes == 1:
-        kind = time_model.kind_of_8_bit(variant.b_major, variant.block_scaled)
+    kind = f"m,{form.b_major}"
+    if form.operand_bytes == 1:
+        kind = time_model.kind_of_8_bit(form.b_major, form.scaling == "blocks")
     return kind, rows, size[1], depth, groups
 
 

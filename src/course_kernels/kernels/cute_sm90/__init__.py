@@ -1,8 +1,9 @@
 """Groups packed along M, or along K for the gradient of a weight, written for Hopper in CuTe DSL.
 
-``config``: tiles, clusters, stages, and what is valid. ``scheduler``: which tile has a number. ``tickets``: which
-number a cluster takes next. ``window``: descriptors that end where a group ends. ``mainloop``: one warp fills a ring of
-stages, warp groups multiply; ``blockwise``: with ``factors`` of blocks. ``epilogue``: from the accumulators to the
-group's result, and nowhere else. ``kernel``: the roles put together; ``compilation``: for a target. Only ``config`` can
-be imported without the ``cutlass`` extra.
+``form``: what a kernel is built for; ``config``: tiles, clusters, stages, and what is valid. ``scheduler``: which tile
+has a number. ``dynamic_order``: which number a cluster takes next. ``ragged_descriptor``: descriptors that end where a
+group ends. ``stages``: the ring in shared memory; ``loads``: warps fill it; ``mainloop``: warp groups multiply from it;
+``blockwise``: with ``block_scales``. ``epilogues``: from the accumulators to the group's result, and nowhere else.
+``kernel``: the roles put together; ``compilation``: for a target. Only ``form`` and ``config`` can be imported without
+the ``cutlass`` extra.
 """

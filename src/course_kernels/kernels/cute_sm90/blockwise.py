@@ -2,8 +2,8 @@
 or of each column where groups lie along K.
 
 As in ``mainloop.multiply_apart`` each block's products are summed from zero and added in float32. What is added is
-multiplied with the block's factors (``factors``) on the way, in one instruction with the addition. While a warp group
-adds, its partner's products have the tensor cores; so nothing else may take long between two products of a group.
+multiplied with the block's factors (``block_scales``) on the way, in one instruction with the addition. While a warp
+group adds, its partner's products have the tensor cores; so nothing else may take long between two products of a group.
 """
 
 from typing import NamedTuple
@@ -12,19 +12,20 @@ import cutlass
 from cutlass import Boolean, Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import warpgroup
 
-from course_kernels.kernels.cute_sm90.config import COOPERATIVE, MMA_ROWS
-from course_kernels.kernels.cute_sm90.factors import (
+from course_kernels.kernels.cute_sm90.block_scales import (
     BlockScales,
     Lines,
-    StageFactors,
+    StageScales,
     column_blocks,
-    factor_lines,
     products_of,
     read_next,
     read_rows,
+    scale_lines,
 )
-from course_kernels.kernels.cute_sm90.mainloop import multiply_stage, wait_full
+from course_kernels.kernels.cute_sm90.config import COOPERATIVE, MMA_ROWS
+from course_kernels.kernels.cute_sm90.mainloop import multiply_stage
 from course_kernels.kernels.cute_sm90.scheduler import Tile
+from course_kernels.kernels.cute_sm90.stages import wait_full
 
 
 class Sums(NamedTuple):
@@ -34,7 +35,7 @@ class Sums(NamedTuple):
     apart: cute.Tensor
 
 
-class Factors(NamedTuple):
+class ThreadScales(NamedTuple):
     """Where a thread's next factors are; the last ones read, of rows and of blocks of columns; their products, with
     which a block's sums are multiplied."""
 
@@ -69,7 +70,7 @@ def add_apart(
 @cute.jit
 def multiply_block(
     config: cutlass.Constexpr,
-    cut: cutlass.Constexpr,
+    shape: cutlass.Constexpr,
     follows: cutlass.Constexpr[bool],
     blocks: Int32,
     k: Int32,
@@ -81,12 +82,12 @@ def multiply_block(
     sums: Sums,
     a: cute.Tensor,
     b: cute.Tensor,
-    factors: Factors,
+    factors: ThreadScales,
 ) -> Boolean:
     """Multiply block ``k`` of ``blocks``, whose factors are read, and add it. It is in the stage of ``state``; ``full``
     says that it was there when last asked for. Meanwhile begin to read the next block's factors, and ask for it, in
     the stage of ``following``: returns whether it is there. There surely is one where ``follows``."""
-    parts, slabs = cute.size(b, mode=[3]), cut.tile_m // MMA_ROWS // cut.sharing_groups
+    parts, slabs = cute.size(b, mode=[3]), shape.tile_m // MMA_ROWS // shape.sharing_groups
     wait_full(ring, state, full)
     full = Boolean(False)
     for part in cutlass.range_constexpr(parts):
@@ -104,14 +105,14 @@ def multiply_block(
                 full = ring.consumer_try_wait(following)
             elif k + 1 < blocks:
                 full = ring.consumer_try_wait(following)
-        add_apart(config, slabs, sums, part * (cut.tile_n // parts), factors.products)
+        add_apart(config, slabs, sums, part * (shape.tile_n // parts), factors.products)
     return full
 
 
 @cute.jit
 def multiply_blocks(
     config: cutlass.Constexpr,
-    cut: cutlass.Constexpr,
+    shape: cutlass.Constexpr,
     whole_rounds: cutlass.Constexpr[bool],
     tile: Tile,
     ring: pipeline.PipelineAsync,
@@ -126,15 +127,15 @@ def multiply_blocks(
 
     A turn of the cooperative loop is a round of all stages, whose numbers, and with them all addresses, are known when
     compiling; so every tile begins with the first stage. Unless K surely is ``whole_rounds``, the rest of its last
-    round is multiplied by a loop of its own, and the stages after that stay empty (``mainloop.skip_stages``).
+    round is multiplied by a loop of its own, and the stages after that stay empty (``stages.skip_stages``).
     """
-    slabs, stages = cut.tile_m // MMA_ROWS // cut.sharing_groups, config.stages
-    lines = factor_lines(config, cut, tile, scales)
-    factors = Factors(
+    slabs, stages = shape.tile_m // MMA_ROWS // shape.sharing_groups, config.stages
+    lines = scale_lines(config, shape, tile, scales)
+    factors = ThreadScales(
         lines,
         cute.make_rmem_tensor((2, slabs), Float32),
-        cute.make_rmem_tensor(column_blocks(config, cut), Float32),
-        cute.make_rmem_tensor(2 * slabs * -(-cut.tile_n // config.scale_cols), Float32),
+        cute.make_rmem_tensor(column_blocks(config, shape), Float32),
+        cute.make_rmem_tensor(2 * slabs * -(-shape.tile_n // config.scale_cols), Float32),
     )
     read_next(factors.lines, factors.rows, factors.cols)
     sums = make_sums(acc)
@@ -150,7 +151,7 @@ def multiply_blocks(
                     stages, Int32(0), Int32(0 if last else stage + 1), phase ^ 1 if last else phase
                 )
                 full = multiply_block(
-                    config, cut, not last, tile.blocks, k, ring, at, following, full, mma, sums, a, b, factors
+                    config, shape, not last, tile.blocks, k, ring, at, following, full, mma, sums, a, b, factors
                 )
                 k += 1
             phase = phase ^ 1
@@ -160,7 +161,7 @@ def multiply_blocks(
         for _ in cutlass.range(rest, unroll=1):
             at = state.clone()
             state.advance()
-            full = multiply_block(config, cut, False, tile.blocks, k, ring, at, state, full, mma, sums, a, b, factors)
+            full = multiply_block(config, shape, False, tile.blocks, k, ring, at, state, full, mma, sums, a, b, factors)
             k += 1
     if cutlass.const_expr(config.schedule == COOPERATIVE and not whole_rounds):
         while state.index != 0:
@@ -172,13 +173,13 @@ def multiply_blocks(
 
 @cute.jit
 def add_lines(
-    slabs: cutlass.Constexpr[int], sums: Sums, first: cutlass.Constexpr[int], rows: cute.Tensor, factors: StageFactors,
+    slabs: cutlass.Constexpr[int], sums: Sums, first: cutlass.Constexpr[int], rows: cute.Tensor, staged: StageScales,
     stage: Int32,
 ):  # fmt: skip
     """``add_apart`` with a factor for each column, read from ``stage``."""
     size, cols = cute.size(sums.apart) // slabs, cute.make_rmem_tensor(4, Float32)
     for j in cutlass.range_constexpr(size // 8):
-        cute.autovec_copy(factors.cols[None, cute.arch.lane_idx() % 4, first // 16 + j, stage], cols)
+        cute.autovec_copy(staged.cols[None, cute.arch.lane_idx() % 4, first // 16 + j, stage], cols)
         for each in cutlass.range_constexpr(8 * slabs):
             i, eight, half, v = each // 8, each // 4 % 2, each // 2 % 2, each % 2
             at = i * size + 8 * j + 4 * eight + 2 * half + v
@@ -187,7 +188,7 @@ def add_lines(
 
 @cute.jit
 def multiply_lines(
-    cut: cutlass.Constexpr,
+    shape: cutlass.Constexpr,
     tile: Tile,
     ring: pipeline.PipelineAsync,
     state: pipeline.PipelineState,
@@ -195,11 +196,11 @@ def multiply_lines(
     acc: cute.Tensor,
     a: cute.Tensor,
     b: cute.Tensor,
-    factors: StageFactors,
+    staged: StageScales,
 ) -> pipeline.PipelineState:
     """``multiply_blocks`` with groups along K. Factors of each column are too many for registers: they are read where
     they are multiplied, and the stage is given back after that."""
-    parts, slabs = cute.size(b, mode=[3]), cut.tile_m // MMA_ROWS // cut.sharing_groups
+    parts, slabs = cute.size(b, mode=[3]), shape.tile_m // MMA_ROWS // shape.sharing_groups
     rows, sums = cute.make_rmem_tensor((2, slabs), Float32), make_sums(acc)
     acc.fill(0.0)
     for _ in cutlass.range(tile.blocks, unroll=1):
@@ -207,9 +208,9 @@ def multiply_lines(
         for part in cutlass.range_constexpr(parts):
             multiply_stage(mma, sums.apart, a, b[None, None, None, part, None], state.index, True)
             if cutlass.const_expr(part == 0):
-                read_rows(cut, factors, state.index, rows)
+                read_rows(shape, staged, state.index, rows)
             warpgroup.wait_group(0)
-            add_lines(slabs, sums, part * (cut.tile_n // parts), rows, factors, state.index)
+            add_lines(slabs, sums, part * (shape.tile_n // parts), rows, staged, state.index)
         cute.arch.sync_warp()  # every lane has read for itself
         ring.consumer_release(state)
         state.advance()

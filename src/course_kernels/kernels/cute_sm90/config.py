@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from course_kernels.kernels.cute_sm90.form import Form
+
 # Rows of one wgmma, threads of the warp group that issues it.
 MMA_ROWS = 64
 WARP_GROUP = 128
@@ -31,8 +33,6 @@ class CuteConfig:
         schedule: COOPERATIVE: two warp groups share a tile's rows. PINGPONG: each has its own tile, and one stores
             while the other multiplies.
         swizzle_size: rows of clusters that are walked together, for reuse in L2.
-        window: whether loads of A stop at the group's end; for groups along M. Otherwise rows of the next group are
-            loaded and multiplied, too, and the result is discarded.
         last_tile_n: columns of narrow tiles, 0 for none. A group's last columns of tiles are narrow: as many of them
             as possible while the tiles still cover C.
         tail_tile_n: columns of flat tiles, 0 for none. If a group's last rows fill at most half a row of tiles, they
@@ -41,8 +41,8 @@ class CuteConfig:
         split_last_wave: whether the last wave's cluster tiles are split into two tiles of half the rows, if there is
             a cluster for each half and all belong to the last groups (``scheduler.first_half``). For groups along M,
             without narrow or flat tiles.
-        dynamic: whether a cluster takes its next tile when it has room for one (``tickets``), not every so-many-th: for
-            groups whose tiles take unequal time. Not with a split last wave, nor with scales of blocks.
+        dynamic: whether a cluster takes its next tile when it has room for one (``dynamic_order``), not every
+            so-many-th: for groups whose tiles take unequal time. Not with a split last wave, nor with scales of blocks.
         most_stores: blocks of C that a warp group stages for its stores, if there is room beside the stages. Where K is
             short, writing C takes the time, and more blocks on their way write faster.
         store_row_bytes: bytes of a row of such a block: 128, or 64 for smaller blocks, which leave room for another
@@ -58,7 +58,6 @@ class CuteConfig:
     stages: int = 4
     schedule: str = COOPERATIVE
     swizzle_size: int = 8
-    window: bool = False
     last_tile_n: int = 0
     tail_tile_n: int = 0
     split_last_wave: bool = False
@@ -86,7 +85,6 @@ class CuteConfig:
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         return (
             f"{tile}_{self.cluster}_{self.stages}_{self.schedule}_{self.swizzle_size}"
-            + "_window" * self.window
             + f"_narrow{self.last_tile_n}" * bool(self.last_tile_n)
             + f"_flat{self.tail_tile_n}" * bool(self.tail_tile_n)
             + "_halved" * self.split_last_wave
@@ -96,18 +94,18 @@ class CuteConfig:
             + "_stream" * self.stream_b
         )
 
-    def product_cols(self, operand_bytes: int) -> int:
+    def product_cols(self, form: Form) -> int:
         """Columns that one product of a warp group covers. Products of 8-bit operands have their own accumulators
         (``mainloop.multiply_apart``), and there is no room for two sets of 256 columns."""
-        return 128 if operand_bytes == 1 and self.tile_n == 256 else self.tile_n
+        return 128 if form.operand_bytes == 1 and self.tile_n == 256 else self.tile_n
 
-    def in_rounds(self, block_scaled: bool, offsets_along: str = "m") -> bool:
+    def in_rounds(self, form: Form) -> bool:
         """Whether the loop over K takes a round of all stages at a time (``blockwise.multiply_blocks``)."""
-        return block_scaled and offsets_along == "m" and self.schedule == COOPERATIVE
+        return form.scaling == "blocks" and form.along == "m" and self.schedule == COOPERATIVE
 
-    def whole_rounds(self, depth: int, block_scaled: bool, offsets_along: str = "m") -> bool:
+    def whole_rounds(self, depth: int, form: Form) -> bool:
         """Whether there are rounds, and K is a whole number of them: a kernel that is compiled for that is faster."""
-        return self.in_rounds(block_scaled, offsets_along) and -(-depth // self.tile_k) % self.stages == 0
+        return self.in_rounds(form) and -(-depth // self.tile_k) % self.stages == 0
 
     @property
     def scale_cols(self) -> int:
@@ -115,13 +113,14 @@ class CuteConfig:
         within = all(shape.tile_n % SCALE_BLOCK == 0 for shape in self.shapes)
         return SCALE_BLOCK if within else SCALE_BLOCK // 2
 
-    def stage_factors(self, offsets_along: str = "m") -> int:
-        """Factors of blocks that a stage has room for: along "k" of its rows, then of each column."""
-        return self.tile_m + self.tile_n if offsets_along == "k" else 0
+    @property
+    def stage_scales(self) -> int:
+        """Factors that a stage has where it has any: of its rows, then of each column."""
+        return self.tile_m + self.tile_n
 
-    def accumulators(self, operand_bytes: int) -> int:
+    def accumulators(self, form: Form) -> int:
         """Registers that the sums take in a thread."""
-        cols = self.tile_n + (self.product_cols(1) if operand_bytes == 1 else 0)
+        cols = self.tile_n + (self.product_cols(form) if form.operand_bytes == 1 else 0)
         return self.tile_m * cols // (WARP_GROUP * self.sharing_groups)
 
     @property
@@ -129,41 +128,42 @@ class CuteConfig:
         """Lines of A and B that a stage has room for."""
         return max(shape.tile_m + shape.tile_n for shape in self.shapes)
 
-    def stage_bytes(self, operand_bytes: int, block_scaled: bool = False, offsets_along: str = "m") -> int:
+    def stage_bytes(self, form: Form) -> int:
         """Shared memory of the stages, in bytes; with factors of blocks, what does not fit beside the barriers."""
-        stages = self.stages * self.stage_lines * self.tile_k * operand_bytes
-        factors = self.stages * (BARRIERS_BYTES + 4 * self.stage_factors(offsets_along)) if block_scaled else 0
-        return stages + max(0, -(-factors // 1024) - 1) * 1024
+        stages = self.stages * self.stage_lines * self.tile_k * form.operand_bytes
+        scales = self.stages * (BARRIERS_BYTES + 4 * self.stage_scales * form.stages_scales)
+        return stages + (max(0, -(-scales // 1024) - 1) * 1024 if form.scaling == "blocks" else 0)
 
-    def store_blocks(self, operand_bytes: int, block_scaled: bool = False, offsets_along: str = "m") -> int:
-        """Blocks of C that each of the two warp groups stages, for operands of ``operand_bytes``."""
-        room = SHARED_BYTES - self.stage_bytes(operand_bytes, block_scaled, offsets_along)
+    def store_blocks(self, form: Form) -> int:
+        """Blocks of C that each of the two warp groups stages."""
+        room = SHARED_BYTES - self.stage_bytes(form)
         return max(1, min(room // (2 * MMA_ROWS * self.store_row_bytes), self.most_stores))
 
-    def shared_bytes(self, operand_bytes: int, block_scaled: bool = False, offsets_along: str = "m") -> int:
-        """Shared memory of the stages and of the blocks of C, in bytes, for operands of ``operand_bytes``, with factors
-        of blocks or not."""
-        blocks = 2 * self.store_blocks(operand_bytes, block_scaled, offsets_along)
-        return self.stage_bytes(operand_bytes, block_scaled, offsets_along) + blocks * MMA_ROWS * self.store_row_bytes
+    def shared_bytes(self, form: Form) -> int:
+        """Shared memory of the stages and of the blocks of C, in bytes."""
+        return self.stage_bytes(form) + 2 * self.store_blocks(form) * MMA_ROWS * self.store_row_bytes
 
-    def why_not(self, operand_bytes: int = 2, block_scaled: bool = False, offsets_along: str = "m") -> str | None:
-        """Why this configuration cannot be built for operands of ``operand_bytes``, with scales of blocks or not, and
-        groups along "m" or "k"; None where it can."""
-        if block_scaled and self.tile_k != SCALE_BLOCK:
+    def why_not(self, form: Form) -> str | None:
+        """Why no kernel of a form can be built with this configuration; None where it can."""
+        blocks = form.scaling == "blocks"
+        if blocks and self.tile_k != SCALE_BLOCK:
             return f"tile_k is {SCALE_BLOCK}, the depth of a block, where blocks have scales, got {self.tile_k}"
-        if self.dynamic and (block_scaled or self.split_last_wave):
-            what = "blocks have scales" if block_scaled else "the last wave is split"
+        if self.dynamic and (blocks or self.split_last_wave):
+            what = "blocks have scales" if blocks else "the last wave is split"
             return f"dynamic is False where {what}, got {self.dynamic}"
+        if form.whole_rounds and not self.in_rounds(form):
+            return "whole_rounds is False where a loop over K has no rounds of stages, got True"
         if self.schedule not in (COOPERATIVE, PINGPONG):
             return f"schedule is {COOPERATIVE!r} or {PINGPONG!r}, got {self.schedule!r}"
         if self.tile_m % (MMA_ROWS * self.sharing_groups):
             return f"tile_m is a multiple of {MMA_ROWS * self.sharing_groups} where {self.schedule}, got {self.tile_m}"
         if self.tile_n % 64 or not 64 <= self.tile_n <= 256:
             return f"tile_n is 64, 128, 192 or 256, got {self.tile_n}"
-        if self.tile_k * operand_bytes % 128:
-            return f"tile_k is a multiple of {128 // operand_bytes} at {operand_bytes} bytes, got {self.tile_k}"
-        if self.accumulators(operand_bytes) > 208:
-            return f"at most 208 accumulators fit into a thread's registers, got {self.accumulators(operand_bytes)}"
+        if self.tile_k * form.operand_bytes % 128:
+            of_bytes = f"a multiple of {128 // form.operand_bytes} at {form.operand_bytes} bytes"
+            return f"tile_k is {of_bytes}, got {self.tile_k}"
+        if self.accumulators(form) > 208:
+            return f"at most 208 accumulators fit into a thread's registers, got {self.accumulators(form)}"
         if self.store_row_bytes not in (64, 128):
             return f"store_row_bytes is 64 or 128, got {self.store_row_bytes}"
         if self.cluster not in (1, 2):
@@ -174,32 +174,19 @@ class CuteConfig:
             return f"split_last_wave is False where there are narrow or flat tiles, got {self.split_last_wave}"
         kinds = {"narrow": self.last_tile_n, "flat": self.tail_tile_n, "halved": self.split_last_wave}
         for name, shape in zip(filter(kinds.get, kinds), self.shapes[1:]):
-            reason = shape.why_not(operand_bytes, block_scaled, offsets_along)
+            reason = shape.why_not(form)
             if reason is not None:
                 return f"{name} tiles: {reason}"
         if self.stages < 2:
             return f"at least two stages take turns, one filled and one read, got {self.stages}"
-        needed = self.shared_bytes(operand_bytes, block_scaled, offsets_along)
+        needed = self.shared_bytes(form)
         if needed > SHARED_BYTES:
             return f"{self.stages} stages need {needed} bytes of shared memory, and there are {SHARED_BYTES}"
-        if offsets_along == "k" and self.tail_tile_n:
-            return f"tail_tile_n is 0 where offsets_along is 'k', got {self.tail_tile_n}"
-        if offsets_along == "k" and self.split_last_wave:
-            return f"split_last_wave is False where offsets_along is 'k', got {self.split_last_wave}"
+        if form.along == "k" and self.tail_tile_n:
+            return f"tail_tile_n is 0 where along is 'k', got {self.tail_tile_n}"
+        if form.along == "k" and self.split_last_wave:
+            return f"split_last_wave is False where along is 'k', got {self.split_last_wave}"
         return None
-
-
-def check_layout(offsets_along: str, b_major: str, operand_bytes: int = 2) -> None:
-    """Raise ValueError unless there is a kernel for such operands. Arguments as for ``configs_for``."""
-    if offsets_along not in ("m", "k"):
-        raise ValueError(f"offsets_along must be 'm' or 'k', got {offsets_along!r}")
-    if b_major not in ("k", "n"):
-        raise ValueError(f"b_major must be 'k' or 'n', got {b_major!r}")
-    if operand_bytes == 1 and b_major != "k":
-        # wgmma takes 8-bit operands with their depth contiguous alone.
-        raise ValueError(f"b_major must be 'k' where operands have 8 bits, got {b_major!r}")
-    if operand_bytes > 1 and (offsets_along, b_major) == ("k", "k"):
-        raise ValueError("b_major must be 'n' where offsets_along is 'k' and operands have 16 bits, got 'k'")
 
 
 CONFIGS = (
@@ -215,7 +202,6 @@ CONFIGS = (
     CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, dynamic=True),
     CuteConfig(128, 128, 64, 2, 6, PINGPONG, dynamic=True),
     # For groups of few rows, where reading the weights takes the time.
-    CuteConfig(64, 256, 64, 1, 4, PINGPONG, window=True),
     CuteConfig(64, 192, 64, 1, 5, PINGPONG, dynamic=True),
     CuteConfig(64, 128, 128, 1, 4, PINGPONG, dynamic=True),
     CuteConfig(64, 128, 128, 1, 4, PINGPONG),
@@ -245,7 +231,7 @@ CONFIGS_8_BIT = (
     CuteConfig(128, 256, 128, 2, 4, COOPERATIVE),
     CuteConfig(128, 192, 128, 2, 4, COOPERATIVE),
     CuteConfig(128, 128, 128, 2, 6, COOPERATIVE),
-    CuteConfig(64, 128, 128, 1, 8, PINGPONG, window=True),
+    CuteConfig(64, 128, 128, 1, 8, PINGPONG),
 )
 
 # Likewise with scales of blocks. The first one is for groups of more than a few rows.
@@ -253,7 +239,7 @@ LARGE_BLOCK_SCALED = CuteConfig(128, 256, 128, 2, 4, COOPERATIVE)
 CONFIGS_BLOCK_SCALED = (
     LARGE_BLOCK_SCALED,
     CuteConfig(128, 128, 128, 2, 6, COOPERATIVE),
-    CuteConfig(64, 128, 128, 1, 8, PINGPONG, window=True),
+    CuteConfig(64, 128, 128, 1, 8, PINGPONG),
 )
 
 # For 8-bit operands with groups along K; in either case the first one is what is chosen without constants.
@@ -265,27 +251,20 @@ CONFIGS_BLOCK_SCALED_ALONG_K = (
 )
 
 
-def configs_for(
-    offsets_along: str, b_major: str, operand_bytes: int = 2, block_scaled: bool = False
-) -> tuple[CuteConfig, ...]:
-    """Configurations of which each is the fastest for some product of a kind.
-
-    Args:
-        offsets_along: "m" or "k".
-        b_major: the contiguous dimension of B, "k" or "n".
-        operand_bytes: bytes of an element of the operands, 1 or 2.
-        block_scaled: whether blocks have scales, of elements of one byte.
+def configs_for(form: Form) -> tuple[CuteConfig, ...]:
+    """Configurations of which each is the fastest for some product of a form.
 
     Returns:
         `CONFIGS`, or `CONFIGS_ALONG_K`; `CONFIGS_8_BIT` for elements of one byte, `CONFIGS_BLOCK_SCALED` where their
         blocks have scales, and along "k" those of their names.
 
     Raises:
-        ValueError: there is no kernel for such operands.
+        ValueError: there is no kernel of this form.
     """
-    check_layout(offsets_along, b_major, operand_bytes)
-    if operand_bytes == 1 and offsets_along == "k":
-        return CONFIGS_BLOCK_SCALED_ALONG_K if block_scaled else CONFIGS_8_BIT_ALONG_K
-    if operand_bytes == 1:
-        return CONFIGS_BLOCK_SCALED if block_scaled else CONFIGS_8_BIT
-    return CONFIGS if offsets_along == "m" else CONFIGS_ALONG_K
+    form.check()
+    blocks = form.scaling == "blocks"
+    if form.operand_bytes == 1 and form.along == "k":
+        return CONFIGS_BLOCK_SCALED_ALONG_K if blocks else CONFIGS_8_BIT_ALONG_K
+    if form.operand_bytes == 1:
+        return CONFIGS_BLOCK_SCALED if blocks else CONFIGS_8_BIT
+    return CONFIGS if form.along == "m" else CONFIGS_ALONG_K

@@ -1,35 +1,37 @@
 """Grouped GEMM for Hopper: the kernel's roles put together.
 
-A block has three warp groups. The first one's first warp loads, its second one, too, where each column has factors of
-blocks; its others write zeros, to the tail or to the results of groups without depth. The other two groups multiply and
-store. All walk the same tiles (``scheduler``), a cluster of CTAs together. Cooperative warp groups share a tile.
-Ping-pong ones take every other tile, and a pair of barriers lets one at a time multiply: so one's stores hide behind
-the other's products, and the order in which stages are used is that in which they were filled.
+A block has three warp groups. The warps of the first one load and write zeros: ``form.Form.loading_warps`` says which
+does what. The other two groups multiply and store. All walk the same tiles (``scheduler``), a cluster of CTAs together.
+Cooperative warp groups share a tile. Ping-pong ones take every other tile, and a pair of barriers lets one at a time
+multiply: so one's stores hide behind the other's products, and the order in which stages are used is that in which they
+were filled.
 """
 
 import cutlass
 from cutlass import Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import cpasync
 
-from course_kernels.kernels.cute_sm90 import tickets
+from course_kernels.kernels.cute_sm90 import dynamic_order
+from course_kernels.kernels.cute_sm90.block_scales import BlockScales, StageScales, load_all_scales, stage_scales_of
 from course_kernels.kernels.cute_sm90.blockwise import multiply_blocks, multiply_lines
-from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig, check_layout
-from course_kernels.kernels.cute_sm90.epilogue import Scales, make_store, scale_tile, store_tile, write_zeros
-from course_kernels.kernels.cute_sm90.factors import BlockScales, StageFactors, factors_of, load_all_factors
+from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig
+from course_kernels.kernels.cute_sm90.dynamic_order import SLOTS, Order, Place
+from course_kernels.kernels.cute_sm90.epilogues.scaled import Scales
+from course_kernels.kernels.cute_sm90.epilogues.store import EPILOGUES
+from course_kernels.kernels.cute_sm90.epilogues.zeros import write_zeros
+from course_kernels.kernels.cute_sm90.form import LOAD, SCALES, ZEROS, Form
+from course_kernels.kernels.cute_sm90.loads.tma import load_tile
 from course_kernels.kernels.cute_sm90.mainloop import (
-    Shape,
+    ShapeOps,
     finish_tile,
-    load_tile,
-    make_ring,
-    make_shape,
+    make_ops,
     multiply_apart,
     multiply_tile,
-    skip_stages,
     stages_of,
 )
+from course_kernels.kernels.cute_sm90.ragged_descriptor import make_ragged
 from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, blocks_at, find_tile, first_window
-from course_kernels.kernels.cute_sm90.tickets import SLOTS, Place, Tickets
-from course_kernels.kernels.cute_sm90.window import make_window
+from course_kernels.kernels.cute_sm90.stages import make_ring, skip_stages
 
 # A thread's registers: 40 and twice 232, times 128 threads, are no more than an SM's 65,536.
 LOADING_REGISTERS = 40
@@ -40,56 +42,27 @@ TURN = 3
 
 class HopperGroupedGemm:
     """Groups along "m": C[start:end] = A[start:end] @ B[g] for every group g, and zeros after the last group.
-    Groups along "k": C[g] = A[:, start:end] @ B[start:end], which is zeros where the group is empty. Groups of 8-bit
-    operands are whole blocks of 128 there: each begins and ends at a multiple of that.
-    Masked groups lie along "m" at equal distances; of each so many rows count, and nothing is written to the others.
+    Groups along "k": C[g] = A[:, start:end] @ B[start:end], which is zeros where the group is empty.
 
     Args:
         config: tiles, cluster, stages, schedule.
-        offsets_along: "m" or "k".
-        b_major: the contiguous dimension of B, "k" or "n"; along "k" it is "n", but "k" for 8-bit operands.
-        operand_bytes: of an element of the operands: 2, or 1 where B's K is contiguous.
-        accumulate: along "k", add to C, which is float32, and leave it as it is where a group is empty. Each element is
-            in one tile, so the sums are the same in every run.
-        masked: whether groups are masked; along "m".
-        block_scaled: scales are those of blocks, of operands of one byte.
-        whole_rounds: the blocks along K are a multiple of the stages; where ``config.in_rounds``.
+        form: of the product.
 
     Raises:
-        ValueError: if no kernel can be built from ``config``, or for such operands.
+        ValueError: there is no kernel of this form, or none with this configuration.
     """
 
-    def __init__(
-        self,
-        config: CuteConfig,
-        *,
-        offsets_along: str = "m",
-        b_major: str = "k",
-        operand_bytes: int = 2,
-        accumulate: bool = False,
-        masked: bool = False,
-        block_scaled: bool = False,
-        whole_rounds: bool = False,
-    ):
-        check_layout(offsets_along, b_major, operand_bytes)
-        if block_scaled and operand_bytes != 1:
-            raise ValueError(f"operand_bytes must be 1 where block_scaled, got {operand_bytes}")
-        reason = config.why_not(operand_bytes, block_scaled, offsets_along)
+    def __init__(self, config: CuteConfig, form: Form):
+        form.check()
+        reason = config.why_not(form)
         if reason is not None:
             raise ValueError(f"config: {reason}")
-        if accumulate and offsets_along != "k":
-            raise ValueError(f"offsets_along must be 'k' where accumulate is set, got {offsets_along!r}")
-        if masked and offsets_along != "m":
-            raise ValueError(f"offsets_along must be 'm' where masked, got {offsets_along!r}")
-        in_rounds = config.in_rounds(block_scaled, offsets_along)
-        if whole_rounds and not in_rounds:
-            raise ValueError("whole_rounds must be False where a loop over K has no rounds of stages, got True")
-        self.config, self.along, self.operand_bytes = config, offsets_along, operand_bytes
-        self.accumulate, self.block_scaled, self.masked = accumulate, block_scaled, masked
-        self.whole_rounds, self.skips_stages = whole_rounds, in_rounds and not whole_rounds
-        self.stages_factors = block_scaled and offsets_along == "k"
+        self.config, self.form, self.epilogue = config, form, EPILOGUES[form.epilogue](config, form)
+        self.warps, self.skips_stages = form.loading_warps, config.in_rounds(form) and not form.whole_rounds
+        # Where empty groups have results that become zeros, their warps follow the loads.
+        self.counts_loads = form.along == "k" and form.writes_zeros
         # Which operands have their lines contiguous, not their depth.
-        self.a_across, self.b_across = offsets_along == "k" and b_major == "n", b_major == "n"
+        self.a_across, self.b_across = form.along == "k" and form.b_major == "n", form.b_major == "n"
 
     @cute.jit
     def __call__(
@@ -98,7 +71,7 @@ class HopperGroupedGemm:
         b: cute.Tensor,
         c: cute.Tensor,
         offs: cute.Tensor,
-        max_active_clusters: cutlass.Constexpr[int],
+        clusters: Int32,
         stream,
         scale_a: cute.Tensor | None = None,
         scale_b: cute.Tensor | None = None,
@@ -112,38 +85,35 @@ class HopperGroupedGemm:
                 float16, bfloat16 or float8_e4m3fn.
             b: (G, K, N), along "k" (total_k, N), ``b_major`` contiguous; of a's dtype.
             c: (total_m, N); along "k" (G, M, N); N contiguous; float16, bfloat16 or float32.
-            offs: (G,) int32, rows, or lines along K, at which the groups end; where masked, rows of each group that
-                count, of the total_m / G that it has.
-            max_active_clusters: clusters that the GPU holds at one time.
+            offs: (G,) int32, or int64 where ``index_bytes`` is 8: rows, or lines along K, at which the groups end; or
+                counts, how many rows of each group count, of the total_m / G that it has.
+            clusters: that are launched, from 1 up to as many as the GPU holds at one time. With fewer, other kernels
+                have the other SMs.
             stream: where to launch.
             scale_a, scale_b: both or neither: (total_m,), along "k" (G, M), and (G, N) float32 factors of the product's
                 rows and columns, before it is rounded; scale_b (G,) for one factor of all of a group's columns. Where
-                ``block_scaled`` (total_m, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)) of blocks, along "k"
+                blocks have factors (total_m, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)) of blocks, along "k"
                 (M, ceil(total_k / 128)) and (N, ceil(total_k / 128)), with any strides.
             counter: (1,) float64, 0, used by no other launch meanwhile, where the order is dynamic; 0 again afterwards.
         """
-        config = self.config
-        kind = BlockScales if cutlass.const_expr(self.block_scaled) else Scales
+        config, form = self.config, self.form
+        kind = BlockScales if cutlass.const_expr(form.scaling == "blocks") else Scales
         scales = None if cutlass.const_expr(scale_a is None) else kind(scale_a, scale_b)
         total, M, K = cute.size(c, mode=[0]), cute.size(c, mode=[0]), cute.size(a, mode=[1])
-        if cutlass.const_expr(self.along == "k"):
+        if cutlass.const_expr(form.along == "k"):
             total, M, a_lines = K, cute.size(c, mode=[1]), a
             b_lines = cute.make_tensor(b.iterator, cute.select(b.layout, [1, 0]))
             if cutlass.const_expr(self.a_across):
-                a_lines, b_lines = make_window(a_lines, 1), make_window(b_lines, 1)
+                a_lines, b_lines = make_ragged(a_lines, 1), make_ragged(b_lines, 1)
         else:
-            a_lines = make_window(a, 0) if config.window else a
-            b_lines = cute.make_tensor(b.iterator, cute.select(b.layout, [2, 1, 0]))
+            a_lines, b_lines = a, cute.make_tensor(b.iterator, cute.select(b.layout, [2, 1, 0]))
         pitch = config.stage_lines * config.tile_k
         operands = a_lines, b_lines, self.a_across, self.b_across
-        shapes = tuple(
-            make_shape(each, pitch, *operands, each.product_cols(self.operand_bytes)) for each in config.shapes
-        )
-        store_blocks = config.store_blocks(self.operand_bytes, self.block_scaled, self.along)
-        c_layout, c_atom, c_coords = make_store(c, self.along, store_blocks, config.store_row_bytes, self.accumulate)
-        numbers = config.stages * config.stage_factors(self.along) * self.stages_factors
-        group_pitch = total // cute.size(offs) if cutlass.const_expr(self.masked) else None
-        problem = Problem(offs, total, M, cute.size(c, mode=[cute.rank(c) - 1]), K, group_pitch)
+        shapes = tuple(make_ops(each, pitch, *operands, each.product_cols(form)) for each in config.shapes)
+        c_layout, c_atom, c_coords = self.epilogue.describe(c)
+        numbers = config.stages * config.stage_scales * form.stages_scales
+        group_pitch = total // cute.size(offs) if cutlass.const_expr(form.rows == "counts") else None
+        problem = Problem(offs, total, M, cute.size(b, mode=[cute.rank(b) - 1]), K, group_pitch)
 
         @cute.struct
         class Shared:
@@ -151,13 +121,13 @@ class HopperGroupedGemm:
             slots: cute.struct.MemRange[cutlass.Int64, 2 * SLOTS * config.dynamic]
             sent: cute.struct.MemRange[Int32, SLOTS * config.dynamic]
             loaded: cute.struct.MemRange[Int32, 1]
-            factors: cute.struct.Align[cute.struct.MemRange[Float32, numbers], 16]
+            scales: cute.struct.Align[cute.struct.MemRange[Float32, numbers], 16]
             stages: cute.struct.Align[cute.struct.MemRange[a.element_type, config.stages * pitch], 1024]
             c_blocks: cute.struct.Align[cute.struct.MemRange[c.element_type, cute.cosize(c_layout)], 1024]
 
         self.shared = Shared
         self.kernel(shapes, c_atom, c_coords, c, problem, scales, counter, c_layout).launch(
-            grid=(config.cluster, 1, max_active_clusters),
+            grid=(config.cluster, 1, clusters),
             block=(3 * WARP_GROUP, 1, 1),
             cluster=(config.cluster, 1, 1),
             min_blocks_per_mp=1,
@@ -167,7 +137,7 @@ class HopperGroupedGemm:
     @cute.kernel
     def kernel(
         self,
-        shapes: tuple[Shape, ...],
+        shapes: tuple[ShapeOps, ...],
         c_atom: cute.CopyAtom,
         c_coords: cute.Tensor,
         c: cute.Tensor,
@@ -177,7 +147,8 @@ class HopperGroupedGemm:
         c_layout: cute.ComposedLayout,
     ):
         """What every block does."""
-        config, along, thread = self.config, self.along, cute.arch.thread_idx()[0]
+        config, form, thread = self.config, self.form, cute.arch.thread_idx()[0]
+        along = form.along
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
         if warp == 0:
@@ -188,14 +159,14 @@ class HopperGroupedGemm:
             cpasync.prefetch_descriptor(c_atom)
 
         storage = cutlass.memory.SmemAllocator().allocate(self.shared)
-        shared = tuple(stages_of(shape, storage.stages.data_ptr()) for shape in shapes)
+        shared = tuple(stages_of(ops, storage.stages.data_ptr()) for ops in shapes)
         c_shared = storage.c_blocks.get_tensor(c_layout.outer, swizzle=c_layout.inner)
-        ring = make_ring(config, storage.barriers.data_ptr(), LANES * self.stages_factors)
-        factors = factors_of(config, storage.factors.data_ptr()) if self.stages_factors else None
-        order = tickets.make_tickets(config, counter, storage.sent.data_ptr(), storage.slots.data_ptr())
+        ring = make_ring(config, storage.barriers.data_ptr(), LANES * self.warps.count(SCALES))
+        staged = stage_scales_of(config, storage.scales.data_ptr()) if form.stages_scales else None
+        order = dynamic_order.make_order(config, counter, storage.sent.data_ptr(), storage.slots.data_ptr())
         # Tiles whose loads have begun. Before this zero other warps may read an old value, and write zeros too early.
         loaded = storage.loaded.data_ptr()
-        if cutlass.const_expr(along == "k" and not self.accumulate) and thread == 0:
+        if cutlass.const_expr(self.counts_loads) and thread == 0:
             cute.arch.store(loaded, Int32(0), sem="relaxed", scope="cta", ss="cta")
         # No CTA may write to the other's stages, or count on its barriers, before they are set up.
         cluster = (config.cluster, 1)
@@ -206,30 +177,33 @@ class HopperGroupedGemm:
         place = Place(cute.arch.block_idx()[2], Int32(0))
         if group == 0:
             cute.arch.setmaxregister_decrease(LOADING_REGISTERS)
-            if warp == 0:
+            if warp == self.warps.index(LOAD):
                 state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
                 window, tile = find_tile(config, along, problem, window, place.number)
                 while tile.found:
-                    if cutlass.const_expr(along == "k" and not self.accumulate) and thread == 0:
+                    if cutlass.const_expr(self.counts_loads) and thread == 0:
                         cute.arch.atomic_add(loaded, Int32(1), sem="relaxed", scope="cta")
                     for i in cutlass.range_constexpr(len(shapes)):
                         if cutlass.const_expr(len(shapes) == 1) or tile.shape == i:
                             state, window, place = load_tile(
-                                config, i, along, tile, ring, state, shapes[i], shared[i], problem, order, window, place
-                            )
+                                config, i, along, tile, ring, state, (shapes[i].a, shapes[i].b), shared[i], problem,
+                                order, window, place,
+                            )  # fmt: skip
                     if cutlass.const_expr(self.skips_stages):
                         state = skip_stages(ring, state)
-                    window, tile, place = tickets.next_to_load(config, along, problem, order, window, place)
-                if cutlass.const_expr(config.dynamic and along == "k" and not self.accumulate) and thread == 0:
+                    window, tile, place = dynamic_order.next_to_load(config, along, problem, order, window, place)
+                if cutlass.const_expr(config.dynamic and self.counts_loads) and thread == 0:
                     cute.arch.atomic_add(loaded, Int32(2**30), sem="relaxed", scope="cta")
                 # A CTA that ends while the other still reports to its barriers would be written to after its end.
                 ring.producer_tail(state)
-                tickets.leave_loading(config, order, place)
+                dynamic_order.leave_loading(config, order, place)
             else:
-                if cutlass.const_expr(self.stages_factors):
-                    load_all_factors(config, problem, window, place.number, ring, scales, factors)
-                if cutlass.const_expr(not (self.masked or self.accumulate)):
-                    write_zeros(config, along, 3 - self.stages_factors, c, problem, loaded)
+                if cutlass.const_expr(SCALES in self.warps):
+                    load_all_scales(
+                        config, problem, window, place.number, ring, scales, staged, self.warps.index(SCALES)
+                    )
+                if cutlass.const_expr(ZEROS in self.warps):
+                    write_zeros(config, along, self.warps.count(ZEROS), c, problem, loaded)
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
             consumer = group - 1
@@ -243,7 +217,7 @@ class HopperGroupedGemm:
                 turns[1].arrive()
                 window, blocks = blocks_at(config, along, problem, window, place.number)
                 state.advance(blocks)
-                place = tickets.following(config, order, place)
+                place = dynamic_order.following(config, order, place)
 
             window, tile = find_tile(config, along, problem, window, place.number)
             while tile.found:
@@ -251,19 +225,18 @@ class HopperGroupedGemm:
                     if cutlass.const_expr(len(shapes) == 1) or tile.shape == i:
                         state, window, place = self.compute_tile(
                             config.shapes[i], shapes[i], shared[i], tile, ring, state, turns, problem, window,
-                            order, place, scales, factors, c_atom, c_coords, c_shared,
+                            order, place, scales, staged, c_atom, c_coords, c_shared,
                         )  # fmt: skip
-                place = tickets.following(config, order, place)
+                place = dynamic_order.following(config, order, place)
                 window, tile = find_tile(config, along, problem, window, place.number)
-            tickets.leave(config, order, place)
-            # Shared memory must outlive the stores that read it.
-            cute.arch.cp_async_bulk_wait_group(0, read=True)
+            dynamic_order.leave(config, order, place)
+            self.epilogue.end()
 
     @cute.jit
     def compute_tile(
         self,
-        cut: cutlass.Constexpr,
-        shape: Shape,
+        shape: cutlass.Constexpr,
+        ops: ShapeOps,
         shared: tuple[cute.Tensor, cute.Tensor],
         tile: Tile,
         ring: pipeline.PipelineAsync,
@@ -271,48 +244,47 @@ class HopperGroupedGemm:
         turns: tuple[pipeline.NamedBarrier, pipeline.NamedBarrier],
         problem: Problem,
         window: Window,
-        order: Tickets,
+        order: Order,
         place: Place,
         scales: Scales | BlockScales | None,
-        factors: StageFactors | None,
+        staged: StageScales | None,
         c_atom: cute.CopyAtom,
         c_coords: cute.Tensor,
         c_shared: cute.Tensor,
     ) -> tuple[pipeline.PipelineState, Window, Place]:
-        """Multiply and store a tile of one shape, ``cut`` of ``CuteConfig.shapes``. Returns the state, the window of
+        """Multiply and store a tile of one shape of ``CuteConfig.shapes``. Returns the state, the window of
         groups and the place after the tile; in ping-pong after the one that follows, the other warp group's."""
-        config = self.config
-        mma, (a_shared, b_shared), (my_turn, other_turn) = shape.mma, shared, turns
+        config, form, epilogue = self.config, self.form, self.epilogue
+        mma, (a_shared, b_shared), (my_turn, other_turn) = ops.mma, shared, turns
         consumer = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
         thread_mma = mma.get_slice(consumer * WARP_GROUP if config.schedule == COOPERATIVE else 0)
         a_fragments = mma.make_fragment_A(thread_mma.partition_A(a_shared))
         b_parts = b_shared
-        if cutlass.const_expr(self.operand_bytes == 1):
+        if cutlass.const_expr(form.operand_bytes == 1):
             # A part is what one product covers: (columns, depth, part, stage).
-            cols = cut.product_cols(1)
+            cols = shape.product_cols(form)
             b_parts = cute.flat_divide(b_shared, (cols, config.tile_k))[None, None, None, 0, None]
         b_fragments = mma.make_fragment_B(thread_mma.partition_B(b_parts))
-        acc = cute.make_rmem_tensor(mma.partition_shape_C((cut.tile_m, cut.tile_n)), Float32)
+        acc = cute.make_rmem_tensor(mma.partition_shape_C((shape.tile_m, shape.tile_n)), Float32)
         if cutlass.const_expr(config.schedule == PINGPONG):
             my_turn.arrive_and_wait()
-        if cutlass.const_expr(self.stages_factors):
-            state = multiply_lines(cut, tile, ring, state, mma, acc, a_fragments, b_fragments, factors)
-        elif cutlass.const_expr(self.block_scaled):
+        if cutlass.const_expr(form.stages_scales):
+            state = multiply_lines(shape, tile, ring, state, mma, acc, a_fragments, b_fragments, staged)
+        elif cutlass.const_expr(form.scaling == "blocks"):
             state = multiply_blocks(
-                config, cut, self.whole_rounds, tile, ring, state, mma, acc, a_fragments, b_fragments, scales
+                config, shape, form.whole_rounds, tile, ring, state, mma, acc, a_fragments, b_fragments, scales
             )
-        elif cutlass.const_expr(self.operand_bytes == 1):
+        elif cutlass.const_expr(form.operand_bytes == 1):
             state = multiply_apart(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
         else:
             state, done = multiply_tile(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
         if cutlass.const_expr(config.schedule == PINGPONG):
             other_turn.arrive()
-            place = tickets.following(config, order, place)
-            window, blocks = blocks_at(config, self.along, problem, window, place.number)
+            place = dynamic_order.following(config, order, place)
+            window, blocks = blocks_at(config, form.along, problem, window, place.number)
             state.advance(blocks)
-        if cutlass.const_expr(self.operand_bytes > 1):
+        if cutlass.const_expr(form.operand_bytes > 1):
             finish_tile(ring, done)
-        if cutlass.const_expr(scales is not None and not self.block_scaled):
-            scale_tile(cut, self.along, tile, acc, scales)
-        store_tile(config, cut, self.along, tile, acc, c_atom, c_coords, c_shared)
+        epilogue.begin(shape, tile, acc, scales)
+        epilogue.store_tile(shape, tile, acc, c_atom, c_coords, c_shared)
         return state, window, place

@@ -18,7 +18,7 @@ deepest class on. The window that is not full comes first: as the last one, it m
 from typing import NamedTuple
 
 import cutlass
-from cutlass import Boolean, Int32, cute
+from cutlass import Boolean, Int32, Int64, cute
 
 LANES = 32
 # Classes of depth: from so many times the mean depth of all groups on; then the rest.
@@ -68,7 +68,10 @@ class Tile(NamedTuple):
 
 @cute.jit
 def group_end(offs: cute.Tensor, g: Int32, total: Int32) -> Int32:
-    """The row after group g's last, clamped to [0, total]; of a masked group its rows, where ``total`` is the pitch."""
+    """The row after group g's last, clamped to [0, total]; of a masked group its rows, where ``total`` is the pitch.
+    An end of 64 bits is clamped before it is cut to 32."""
+    if cutlass.const_expr(offs.element_type is Int64):
+        return Int32(cutlass.min(cutlass.max(offs[g], Int64(0)), Int64(total)))
     return cutlass.min(cutlass.max(offs[g], 0), total)
 
 

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,18 +25,10 @@ from course_kernels.engine.hopper import compiled_cache as cute_cache
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.product import Product
 from course_kernels.kernels.cute_sm90.config import PINGPONG, CuteConfig
+from course_kernels.kernels.cute_sm90.form import Form
 
 CONFIG = CuteConfig(64, 64, 64, 1, 2, PINGPONG)
-ARGUMENTS = dict(
-    offsets_along="m",
-    b_major="k",
-    scaled=False,
-    accumulate=False,
-    block_scaled=False,
-    whole_rounds=False,
-    multiprocessors=132,
-)
-FORM = cute.KernelVariant("m", "k")
+ASKED = CONFIG, Form(), "bfloat16", "bfloat16"
 # What a function says to tensors of the CPU. Where there is no GPU they pass for a GPU's, so that it gets as far as
 # loading its kernel, and that is what fails.
 CALL = """
@@ -63,7 +56,7 @@ def said(function):
     if not torch.cuda.is_available():
         tensors = map(OnGpu, tensors)
     try:
-        function(*tensors, None, None, None)
+        function(*tensors, 132, None, None, None)
     except Exception as error:
         return f"{type(error).__name__}: {error}".splitlines()[0]
 """
@@ -72,7 +65,8 @@ from cutlass import cute
 cute.compile = None
 from course_kernels.engine.hopper import compiled_cache as cute_cache
 from course_kernels.kernels.cute_sm90.config import CuteConfig
-print(said(cute_cache.compiled({CONFIG}, "bfloat16", "bfloat16", **{ARGUMENTS})))
+from course_kernels.kernels.cute_sm90.form import Form
+print(said(cute_cache.compiled(*{ASKED})))
 """
 
 
@@ -99,7 +93,7 @@ def compiles(original, monkeypatch, tmp_path):
 
 
 def get():
-    return cute_cache.compiled(CONFIG, "bfloat16", "bfloat16", **ARGUMENTS)
+    return cute_cache.compiled(*ASKED)
 
 
 def files():
@@ -115,23 +109,15 @@ def test_another_process_loads_what_one_compiled(original):
     child = forked.run(SECOND_PROCESS, dict(os.environ, XDG_CACHE_HOME=str(path.parents[2])))
     assert child.returncode == 0, child.stderr
     assert child.stdout.strip() == said
-    plan = cute.Plan(function)
+    plan = cute.Plan(function, 132)
     assert here["said"](lambda a, b, c, offs, *_: plan.run(Product.packed(a, b, offs), c)) == said
 
 
-def test_the_kernel_behind_grouped_mm_is_kept(compiles, monkeypatch):
-    properties = SimpleNamespace(multi_processor_count=132)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(cute, "_processors", cute._processors.__wrapped__)
-    asked = (CONFIG, FORM, torch.bfloat16, torch.bfloat16, torch.device("cuda", 0))
-    for _ in range(3):
-        cute._compiled.__wrapped__(*asked)
-    assert compiles == [((CONFIG, "bfloat16", "bfloat16"), ARGUMENTS)]
-    properties.multi_processor_count = 114
-    cute._compiled.__wrapped__(*asked)
-    assert compiles[1:] == [((CONFIG, "bfloat16", "bfloat16"), {**ARGUMENTS, "multiprocessors": 114})]
-    cute._compiled.__wrapped__(*asked, whole=True)
-    assert compiles[2][1]["whole_rounds"]
+def test_the_kernel_behind_grouped_mm_is_kept(compiles):
+    wide = Form(index_bytes=8)
+    for form in (Form(), Form(), wide, Form()):
+        cute.compiled.__wrapped__(CONFIG, form, torch.bfloat16, torch.bfloat16, torch.device("cuda", 0))
+    assert compiles == [(ASKED, {}), ((CONFIG, wide, *ASKED[2:]), {})]
 
 
 def test_what_is_kept_is_said(compiles, caplog):
@@ -144,7 +130,7 @@ def test_what_is_kept_is_said(compiles, caplog):
     assert entry.size == path.stat().st_size
     assert 0 <= entry.seconds < 1
     assert CONFIG.name in entry.name
-    assert "multiprocessors=132" in entry.name
+    assert "b_major=k" in entry.name
     first, second = caplog.messages
     assert first == f"compiled {entry.name} in {entry.seconds:.1f} s; kept in {path}"
     assert second.startswith(f"loaded {entry.name} in ")
@@ -167,21 +153,15 @@ def test_seconds_are_those_of_compiling(compiles, monkeypatch):
     "changes",
     [
         dict(config=CuteConfig(64, 64, 64, 1, 3, PINGPONG)),
-        dict(config=CuteConfig(64, 64, 64, 1, 2, PINGPONG, window=True)),
+        dict(config=CuteConfig(64, 64, 64, 1, 2, PINGPONG, stream_b=True)),
         dict(dtype="float16"),
         dict(out_dtype="float32"),
-        dict(offsets_along="k"),
-        dict(b_major="n"),
-        dict(multiprocessors=114),
-        dict(scaled=True),
-        dict(accumulate=True),
-        dict(sm="100a"),
+        *(dict(form=Form(**{field: "another"})) for field in Form._fields),
     ],
     ids=str,
 )
 def test_every_argument_is_part_of_the_key(changes):
-    arguments = dict(config=CONFIG, dtype="bfloat16", out_dtype="bfloat16", **ARGUMENTS)
-    assert cute_cache.key(**arguments) == cute_cache.key(**dict(reversed(arguments.items())))
+    arguments = dict(zip(("config", "form", "dtype", "out_dtype"), ASKED))
     assert cute_cache.key(**{**arguments, **changes}) != cute_cache.key(**arguments)
 
 
@@ -189,16 +169,18 @@ def test_sources_packages_machine_and_settings_are_part_of_the_key(monkeypatch, 
     keys = []
 
     def note():
-        keys.append(cute_cache.key(CONFIG, "bfloat16", "bfloat16", **ARGUMENTS))
+        keys.append(cute_cache.key(*ASKED))
 
     note()
-    for path in cute_cache._SOURCES.glob("*.py"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+    for path in cute_cache._SOURCES.rglob("*.py"):
+        copy = tmp_path / path.relative_to(cute_cache._SOURCES)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(path.read_bytes())
     with monkeypatch.context() as patched:
         patched.setattr(cute_cache, "_SOURCES", tmp_path)
         note()
         assert keys[0] == keys.pop(), "where the sources lie does not matter"
-        for path in sorted(tmp_path.iterdir()):
+        for path in sorted(tmp_path.rglob("*.py")):
             path.write_bytes(path.read_bytes() + b"\n")
             note()
     have = cute_cache.importlib.metadata.version
@@ -218,7 +200,7 @@ def test_sources_packages_machine_and_settings_are_part_of_the_key(monkeypatch, 
 
 
 def test_the_kernel_has_no_source_but_that_of_the_key():
-    for path in cute_cache._SOURCES.glob("*.py"):
+    for path in cute_cache._SOURCES.rglob("*.py"):
         for line in path.read_text().splitlines():
             if "course_kernels" in line and line.startswith(("from", "import")):
                 assert line.startswith("from course_kernels.kernels.cute_sm90"), f"{path}: {line}"
@@ -458,16 +440,16 @@ def test_many_at_a_time_do_not_disturb_each_other(compiles):
 def test_kernels_not_used_for_longest_make_room(compiles, monkeypatch):
     monkeypatch.setattr(cute_cache, "MOST_FILES", 3)
 
-    def use(multiprocessors):
-        cute_cache.compiled(CONFIG, "bfloat16", "bfloat16", **{**ARGUMENTS, "multiprocessors": multiprocessors})
+    def use(number):
+        cute_cache.compiled(CONFIG, Form(), "bfloat16", f"type {number}")
         for path in files():  # as if a second passed
             os.utime(path, ns=(path.stat().st_mtime_ns - 10**9,) * 2)
 
-    for multiprocessors in (1, 2, 3, 1, 4):
-        use(multiprocessors)
+    for number in (1, 2, 3, 1, 4):
+        use(number)
     assert len(files()) == 3
     assert len(compiles) == 4
-    assert [entry.name[-1] for entry in cute_cache.kept()] == ["4", "1", "3"]
+    assert [re.search(r"type (.)", entry.name)[1] for entry in cute_cache.kept()] == ["4", "1", "3"]
     use(1)
     assert len(compiles) == 4
     use(2)

@@ -6,28 +6,30 @@ import contextlib
 import ctypes
 import dataclasses
 import importlib
-import itertools
 
 import pytest
 import torch
 
 import fuzz
 from course_kernels import grouped_mm, runtime, scaled_grouped_mm
+from course_kernels.engine import offers
 from course_kernels.engine import plans as execute
 from course_kernels.engine.hopper import compiled_cache as cute_cache
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.hopper.cute import KernelVariant
 from course_kernels.engine.product import Operands, Options, Problem, signature, typical_rows
 from course_kernels.engine.tuning import time_model
 from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, LARGE_BLOCK_SCALED, configs_for
+from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.testing import assert_grouped_exact, integers, reference
 from course_kernels.testing.grouped_cases import GroupedCase, build, check
-from cute_calls import call, call_scaled, cute_alone, variant_of
+from cute_calls import call, call_scaled, cute_alone, form_of
 
 GPU = time_model.Gpu("sm_90", 132, 4.8)
-FORMS = [
-    ("m", "k"), ("m", "n"), ("k", "n"), ("m", "k", 1), ("m", "k", 1, True), ("k", "k", 1), ("k", "k", 1, True),
-]  # fmt: skip
+PLAIN, ROW_MAJOR, ALONG_K = Form(), Form("m", "n"), Form("k", "n")
+OF_LINES, OF_BLOCKS = (Form("m", "k", 1, scaling=scaling) for scaling in ("lines", "blocks"))
+DEEP_LINES, DEEP_BLOCKS = (each._replace(along="k") for each in (OF_LINES, OF_BLOCKS))
+ADDED = ALONG_K._replace(epilogue="add")
+FORMS = [PLAIN, ROW_MAJOR, ALONG_K, OF_LINES, OF_BLOCKS, DEEP_LINES, DEEP_BLOCKS]
 
 hopper = pytest.mark.gpu
 SIZES = (0, 300, 1, 128, 0, 513, 77, 0)
@@ -211,27 +213,37 @@ def problem_of(made):
     return Problem.of(given, options), given, made["out"]
 
 
+def plan_of(problem, given, out):
+    return cute.offer(problem, given, out).plan(problem, given, out)
+
+
+def is_offered(*product):
+    return cute.offer(*product) is not None
+
+
+def is_sooner(problem, given, out):
+    """Whether ``backend="auto"`` takes it."""
+    offer = cute.offer(problem, given, out)
+    return offer is not None and offers.is_sooner(offer, given.mat_a.element_size())
+
+
 @pytest.mark.parametrize(("made", "as_it_is"), DEEP.values(), ids=DEEP)
 def test_groups_of_8_bits_along_k(monkeypatch, made, as_it_is):
-    blocks = made["scaling"] != "row"
-    assert (variant_of(**made) is not None) == as_it_is
+    assert (form_of(**made) is not None) == as_it_is
     product = problem_of(made)
-    assert cute.supports(*product)
+    assert is_sooner(*product)
     launched = []
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
-    monkeypatch.setattr(cute, "_compiled", lambda config, variant, *rest: launched.append(variant))
-    plan = cute.plan(*product)
-    assert launched == [KernelVariant("k", "k", 1, blocks)]
+    monkeypatch.setattr(cute, "compiled", lambda config, form, *rest: launched.append(form))
+    plan = plan_of(*product)
+    assert launched == [DEEP_LINES if made["scaling"] == "row" else DEEP_BLOCKS]
     assert type(plan) is (cute.Plan if as_it_is else cute.PackingPlan)
-    monkeypatch.setattr(cute, "runs_on", lambda device: True)
-    monkeypatch.setattr(cute, "installed", lambda: True)
-    assert cute.preferred(*product)
 
 
 @pytest.mark.parametrize("made", NOT_TAKEN_DEEP.values(), ids=NOT_TAKEN_DEEP)
 def test_what_is_not_taken_along_k(made):
-    assert variant_of(**made) is None
-    assert not cute.supports(*problem_of(made))
+    assert form_of(**made) is None
+    assert cute.offer(*problem_of(made)) is None
 
 
 @pytest.mark.parametrize("restart", [True, False])
@@ -248,11 +260,12 @@ def test_a_plan_packs_groups_into_whole_blocks(monkeypatch, restart):
     device = runtime.device()  # copies are made by a kernel
     made = {name: each.to(device) if isinstance(each, torch.Tensor) else each for name, each in made.items()}
     a, b, launched = a.to(device), b.to(device), []
-    monkeypatch.setattr(cute, "_compiled", lambda *arguments: lambda *tensors: launched.extend(tensors))
+    monkeypatch.setattr(cute, "compiled", lambda *arguments: lambda *tensors: launched.extend(tensors))
     product = problem_of(made)
-    cute.plan(*product).run(*product[1:])
-    left, right, out, offs, scale_a, scale_b, counter = launched
-    assert variant_of(left, right, offs, out, None, scale_a, scale_b, scaling=cute.LINES)
+    plan_of(*product).run(*product[1:])
+    left, right, out, offs, clusters, scale_a, scale_b, counter = launched
+    assert clusters == 66
+    assert form_of(left, right, offs, out, None, scale_a, scale_b, scaling=cute.LINES)
     assert (offs.dtype, offs.tolist(), counter) == (torch.int32, [128, 128, 384 if restart else 256], None)
     used = int(offs[-1])
     packed = [reference.dequantize(each[:, :used], scale[:, : used // 128]) for each, scale in
@@ -265,33 +278,33 @@ def test_a_plan_packs_groups_into_whole_blocks(monkeypatch, restart):
 
 @pytest.mark.parametrize("made", TAKEN_OF_BLOCKS.values(), ids=TAKEN_OF_BLOCKS)
 def test_taken_of_blocks(made):
-    assert variant_of(**made) == KernelVariant("m", "k", 1, True)
+    assert form_of(**made) == OF_BLOCKS
 
 
 def test_other_blocks_are_not_taken():
-    assert variant_of(**block_scaled() | dict(scaling=cute.LINES)) is None
-    assert variant_of(**deep() | dict(scaling=cute.BLOCKS)) is None
-    assert variant_of(**block_scaled(mat_b=lambda b: torch.zeros(3, 32, 48, dtype=FP8)[:, :, :40])) is None
+    assert form_of(**block_scaled() | dict(scaling=cute.LINES)) is None
+    assert form_of(**deep() | dict(scaling=cute.BLOCKS)) is None
+    assert form_of(**block_scaled(mat_b=lambda b: torch.zeros(3, 32, 48, dtype=FP8)[:, :, :40])) is None
 
 
 @pytest.mark.parametrize("made", TAKEN.values(), ids=TAKEN)
 def test_taken(made):
-    assert variant_of(*made) == KernelVariant("m", "k")
+    assert form_of(*made) == PLAIN._replace(index_bytes=made[2].element_size())
 
 
 @pytest.mark.parametrize("made", TAKEN_ALONG_K.values(), ids=TAKEN_ALONG_K)
 def test_taken_along_k(made):
-    assert variant_of(*made) == KernelVariant("k", "n")
+    assert form_of(*made) == ALONG_K
 
 
 @pytest.mark.parametrize("made", TAKEN_OF_8_BITS.values(), ids=TAKEN_OF_8_BITS)
 def test_taken_of_8_bits(made):
-    assert variant_of(**made) == KernelVariant("m", "k", 1)
+    assert form_of(**made) == OF_LINES
 
 
 @pytest.mark.parametrize("made", NOT_TAKEN_OF_8_BITS.values(), ids=NOT_TAKEN_OF_8_BITS)
 def test_not_taken_of_8_bits(made):
-    assert variant_of(**made) is None
+    assert form_of(**made) is None
 
 
 def large(rows, K=40, how=lambda b: b.contiguous(), **scales):
@@ -317,20 +330,20 @@ def test_8_bit_weights_of_another_layout_are_copied_for_many_rows(monkeypatch, h
         scales = dict(scale_a=torch.ones(3 * rows, 1), scale_b=torch.ones(3, 1, 1)) if blocks else {}
         return large(rows, how=how, **scales)
 
-    assert not cute.supports(*made(rows * 4 // 5))
+    assert not is_offered(*made(rows * 4 // 5))
     product = made(rows)
-    assert cute.supports(*product)
+    assert is_offered(*product)
     asked, launched = [], []
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
 
-    def compiled(config, variant, *rest):
-        asked.append(variant)
+    def compiled(config, form, *rest):
+        asked.append(form)
         return lambda *tensors: launched.append(tensors)
 
-    monkeypatch.setattr(cute, "_compiled", compiled)
-    plan = cute.plan(*product)
+    monkeypatch.setattr(cute, "compiled", compiled)
+    plan = plan_of(*product)
     plan.run(product[1], product[2])
-    assert asked == [KernelVariant("m", "k", 1, blocks)]
+    assert asked == [(OF_BLOCKS if blocks else OF_LINES)]
     ((_, copy, *_),) = launched
     assert torch.equal(copy.float(), product[1].mat_b.float())
     assert copy.stride() == (32 * 48, 1, 48)
@@ -339,65 +352,95 @@ def test_8_bit_weights_of_another_layout_are_copied_for_many_rows(monkeypatch, h
 def test_8_bit_weights_that_can_be_read_are_not_copied(monkeypatch):
     product = large(cute.COPIED_ROWS, K=48, how=lambda b: b)
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
-    monkeypatch.setattr(cute, "_compiled", lambda *arguments: None)
-    assert type(cute.plan(*product)) is cute.Plan
+    monkeypatch.setattr(cute, "compiled", lambda *arguments: None)
+    assert type(plan_of(*product)) is cute.Plan
 
 
 def test_row_major_weights_are_taken():
-    assert variant_of(*changed(1, lambda b: b.contiguous())) == KernelVariant("m", "n")
+    assert form_of(*changed(1, lambda b: b.contiguous())) == ROW_MAJOR
 
 
 @pytest.mark.parametrize("made", NOT_TAKEN.values(), ids=NOT_TAKEN)
 def test_not_taken(made):
-    assert variant_of(*made) is None
+    assert form_of(*made) is None
 
 
 def test_bias_scales_and_a_kept_tail_are_not_taken():
     made = operands()
-    assert variant_of(*made)
-    assert variant_of(*made, bias=torch.zeros(3, 40)) is None
-    assert variant_of(*made, scale_a=torch.zeros(20), scale_b=torch.zeros(3, 40)) is None
-    assert variant_of(*made, keep_tail=True) is None
+    assert form_of(*made)
+    assert form_of(*made, bias=torch.zeros(3, 40)) is None
+    assert form_of(*made, scale_a=torch.zeros(20), scale_b=torch.zeros(3, 40)) is None
+    assert form_of(*made, keep_tail=True) is None
 
 
 def test_float32_results_along_k_alone_are_added_to():
     """To others the hardware would add rounded products."""
     made = along_k()
     taken = {
-        (along, dtype): cute.match_variant(Operands(*each[:3]), each[3].to(dtype), accumulate=True)
+        (along, dtype): cute.match_form(Operands(*each[:3]), each[3].to(dtype), accumulate=True)
         for along, each in (("k", made), ("m", operands()))
         for dtype in (torch.float32, torch.bfloat16)
     }
-    assert taken.pop(("k", torch.float32)) == KernelVariant("k", "n")
+    assert taken.pop(("k", torch.float32)) == ADDED
     assert set(taken.values()) == {None}
     out = made[3].float()
-    for accumulate, given, supported in ((True, out, True), (True, made[3], False), (False, made[3], True)):
+    for accumulate, given, taken in ((True, out, True), (True, made[3], False), (False, made[3], True)):
         problem = Problem.of(Operands(*made[:3]), Options(given.dtype, accumulate=accumulate))
-        assert cute.supports(problem, Operands(*made[:3]), given) == supported
+        assert is_offered(problem, Operands(*made[:3]), given) == taken
 
 
 def test_a_plan_that_adds_has_a_kernel_of_its_own(monkeypatch):
     asked = []
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
-    monkeypatch.setattr(cute_cache, "compiled", lambda *args, **options: asked.append(options["accumulate"]))
-    cute._compiled.cache_clear()
+    monkeypatch.setattr(cute_cache, "compiled", lambda config, form, *dtypes: asked.append(form.epilogue))
+    cute.compiled.cache_clear()
     a, b, offs, out = along_k()
     for accumulate in (False, True):
         given = Operands(a, b, offs)
-        cute.plan(Problem.of(given, Options(torch.float32, accumulate=accumulate)), given, out.float())
-    cute._compiled.cache_clear()
-    assert asked == [False, True]
+        plan_of(Problem.of(given, Options(torch.float32, accumulate=accumulate)), given, out.float())
+    cute.compiled.cache_clear()
+    assert asked == ["store", "add"]
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_a_launch_gets_ends_of_32_bits(dtype):
+def test_a_launch_gets_ends_as_they_are(dtype):
+    """The kernel reads both: its form says which."""
     a, b, offs, out = operands()
     offs, seen = torch.tensor([3, 3, 20], dtype=dtype), []
-    cute.Plan(lambda *tensors: seen.append(tensors)).run(Operands(a, b, offs), out)
-    ((*_, ends, scale_a, scale_b, counter),) = seen
-    assert torch.equal(ends, torch.tensor([3, 3, 20], dtype=torch.int32))
-    assert (ends is offs) == (dtype == torch.int32), "copied only where it must be"
+    cute.Plan(lambda *tensors: seen.append(tensors), 66).run(Operands(a, b, offs), out)
+    ((*_, ends, clusters, scale_a, scale_b, counter),) = seen
+    assert ends is offs
+    assert clusters == 66
     assert scale_a is scale_b is counter is None
+    assert form_of(a, b, offs, out).index_bytes == dtype.itemsize
+
+
+@pytest.mark.parametrize(("num_sms", "clusters"), [(None, 66), (132, 66), (500, 66), (80, 40), (3, 1), (1, 1)])
+def test_sms_that_others_have_are_left_alone(monkeypatch, num_sms, clusters):
+    """One compiled kernel serves any number of SMs, and the time model is told how many there are."""
+    compiled, launched, asked = [], [], []
+    config = next(config for config in configs_for(PLAIN) if config.cluster == 2)
+    monkeypatch.setattr(cute, "choose", lambda form, *extents: asked.append(extents[-1]) or config)
+    monkeypatch.setattr(cute, "gpu_of", lambda device: GPU)
+    monkeypatch.setattr(
+        cute, "compiled", lambda *key: compiled.append(key) or (lambda *given: launched.append(given[4]))
+    )
+    monkeypatch.setattr(cute, "_processors", lambda device: 132)
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    a, b, offs, out = operands()
+    given = Operands(a, b, offs)
+    problem = Problem.of(given, Options(torch.bfloat16))
+    offer = cute.offer(problem, given, out, num_sms)
+    offer.plan(problem, given, out).run(given, out)
+    cute.multiply(given, out, PLAIN, config, num_sms)
+    assert launched == [clusters] * 2
+    assert asked == [offer.asked[-1]] == [GPU._replace(sms=min(132, num_sms or 132))]
+    assert set(compiled) == {(config, PLAIN, torch.bfloat16, torch.bfloat16, out.device)}
+
+
+def test_a_product_takes_at_least_one_sm():
+    with pytest.raises(ValueError, match="num_sms must be at least 1, got 0"):
+        cute.clusters_of(configs_for(PLAIN)[0], torch.device("cuda", 0), 0)
 
 
 @pytest.fixture
@@ -411,7 +454,7 @@ def counters(monkeypatch):
 def test_every_launch_in_a_dynamic_order_takes_a_counter(counters):
     a, b, offs, out = operands()
     seen = []
-    plan = cute.Plan(lambda *tensors: seen.append(tensors[-1]), dynamic=True)
+    plan = cute.Plan(lambda *tensors: seen.append(tensors[-1]), 66, dynamic=True)
     for _ in range(2):
         plan.run(Operands(a, b, offs), out)
     assert seen == ["no. 1", "no. 2"]
@@ -421,15 +464,15 @@ def test_every_launch_in_a_dynamic_order_takes_a_counter(counters):
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_plan_knows_its_configurations_order(monkeypatch, counters, dynamic):
     seen = []
-    config = dataclasses.replace(configs_for("k", "n")[0], dynamic=dynamic)
+    config = dataclasses.replace(configs_for(ALONG_K)[0], dynamic=dynamic)
     monkeypatch.setattr(cute, "choose", lambda *arguments: config)
-    monkeypatch.setattr(cute, "_compiled", lambda *arguments: lambda *tensors: seen.append(tensors[-1]))
+    monkeypatch.setattr(cute, "compiled", lambda *arguments: lambda *tensors: seen.append(tensors[-1]))
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
     a, b = torch.zeros(20, 32, dtype=torch.bfloat16).mT, torch.zeros(20, 40, dtype=torch.bfloat16)
     given, out = Operands(a, b, torch.tensor([20], dtype=torch.int32)), torch.zeros(1, 32, 40, dtype=torch.bfloat16)
-    cute.plan(Problem.of(given, Options(torch.bfloat16)), given, out).run(given, out)
-    cute.multiply(given, out, KernelVariant("k", "n"), config)
+    plan_of(Problem.of(given, Options(torch.bfloat16)), given, out).run(given, out)
+    cute.multiply(given, out, ALONG_K, config)
     assert [counter is not None for counter in seen] == [dynamic] * 2
 
 
@@ -441,57 +484,56 @@ def test_fuzzing_draws_what_is_taken():
         shape = (rows, columns) if case.mode == "m" else (offs.shape[0], rows, columns)
         out = torch.empty(shape, dtype=case.out_dtype or (torch.bfloat16 if case.scaled else case.dtype))
         scales = {name: made.arguments[name] for name in ("scale_a", "scale_b") if case.scaled}
-        forms.add(variant_of(made.mat_a, made.mat_b, offs, out, **scales))
-    assert forms == set(itertools.starmap(KernelVariant, (("m", "k", 2), ("m", "n", 2), ("k", "n", 2), ("m", "k", 1))))
+        forms.add(form_of(made.mat_a, made.mat_b, offs.int(), out, **scales))
+    assert forms == {PLAIN, ROW_MAJOR, ALONG_K, OF_LINES}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_fuzzing_takes_every_configuration(form):
-    form, drawn = KernelVariant(*form), set()
-    plain = {dataclasses.replace(config, split_last_wave=False) for config in configs_for(*form)}
-    for kind in range(2 * len(plain | set(configs_for(*form)))):
+    drawn = set()
+    plain = {dataclasses.replace(config, split_last_wave=False) for config in configs_for(form)}
+    for kind in range(2 * len(plain | set(configs_for(form)))):
         config = fuzz.choose_for(fuzz.case_of(kind * fuzz.ALIKE + 3))(form, 100, (300, 64), 136, 3, GPU)
         if kind % 2:
             drawn.add(config)
         else:
             assert config == cute.choose(form, 100, (300, 64), 136, 3, GPU)
-    assert drawn == plain | set(configs_for(*form))
+    assert drawn == plain | set(configs_for(form))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_choices_can_be_built(form):
-    along = dict(offsets_along=form[0])
     for rows in (0.1, 1, 100, 2048, 2**30):
         for columns in (8, 768, 1536, 2048, 14336):
             for depth in (8, 2048):
-                config = cute.choose(KernelVariant(*form), rows, (1536, columns), depth, 8, GPU)
-                assert config.why_not(*(form[2:] or (2,)), **along) is None
-                assert dataclasses.replace(config, window=True) in configs_for(*form) or config in configs_for(*form)
+                config = cute.choose(form, rows, (1536, columns), depth, 8, GPU)
+                assert config.why_not(form) is None
+                assert config in configs_for(form)
 
 
-@pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("m", "k", 1), ("m", "k", 1, True)])
+@pytest.mark.parametrize("form", [PLAIN, ROW_MAJOR, OF_LINES, OF_BLOCKS])
 def test_a_choice_is_the_same_for_all_totals_of_a_signature(form):
     """A kept plan serves every total of a size class, whichever came first."""
     chosen = {}
     for total in range(8, 8 * 6000, 8 * 7):
         for size in ((total, 2048), (total, 1536)):
-            config = cute.choose(KernelVariant(*form), typical_rows(total, 8), size, 1024, 8, GPU)
+            config = cute.choose(form, typical_rows(total, 8), size, 1024, 8, GPU)
             made = operands(total, K=16, N=8, G=8)
             key = signature(Operands(*made[:3]), Options()), size[1]
             assert chosen.setdefault(key, config) == config, total
 
 
 def test_groups_of_16_bits_take_what_the_time_model_expects_to_be_the_fastest():
-    for form, asked in ((("m", "k"), ("m,k", 100, 2048, 1024, 8)), (("m", "n"), ("m,n", 100, 2048, 1024, 8))):
+    for form, asked in ((PLAIN, ("m,k", 100, 2048, 1024, 8)), (ROW_MAJOR, ("m,n", 100, 2048, 1024, 8))):
         expected = time_model.fastest(*asked, GPU, "cute").config
-        assert cute.choose(KernelVariant(*form), 100, (800, 2048), 1024, 8, GPU) == expected
+        assert cute.choose(form, 100, (800, 2048), 1024, 8, GPU) == expected
     expected = time_model.fastest("k,n", 1536, 2048, 100, 8, GPU, "cute").config
-    assert cute.choose(KernelVariant("k", "n"), 100, (1536, 2048), 0, 8, GPU) == expected
+    assert cute.choose(ALONG_K, 100, (1536, 2048), 0, 8, GPU) == expected
 
 
 def test_without_constants_for_a_gpu_there_is_a_choice_all_the_same():
     other = time_model.Gpu("sm_99", 132, 4.8)
-    assert cute.choose(KernelVariant("m", "k"), 100, (800, 2048), 1024, 8, other).why_not() is None
+    assert cute.choose(PLAIN, 100, (800, 2048), 1024, 8, other).why_not(PLAIN) is None
 
 
 def preferred(mat_a, mat_b, offs):
@@ -499,30 +541,29 @@ def preferred(mat_a, mat_b, offs):
     scales = (torch.ones(rows), torch.ones(mat_b.shape[0], columns)) if mat_a.dtype == FP8 else ()
     made = Operands(mat_a, mat_b, offs, None, *scales)
     problem = Problem.of(made, Options())
-    return cute.preferred(problem, made, torch.empty(problem.out_shape, dtype=problem.out_dtype))
+    return is_sooner(problem, made, torch.empty(problem.out_shape, dtype=problem.out_dtype))
 
 
-def test_auto_asks_it_first_where_it_runs_and_groups_are_large(monkeypatch):
+def test_auto_takes_it_where_it_is_expected_to_be_faster(monkeypatch):
     large, b, offs, _ = operands(total=300)
     few, *_ = operands(total=100)
     deep, d_out, *_ = along_k(total=300)
     sooner = {"m,k": "cute", "k,n": "cute"}
 
-    def fastest(kind, M, N, K, G, gpu):
+    def fastest(kind, M, N, K, G, gpu, backend):
         if kind not in sooner:
             return None
-        return time_model.Estimate(1.0, sooner[kind] if (K if kind == "k,n" else M) > 50 else "triton", None)
+        best = sooner[kind] if (K if kind == "k,n" else M) > 50 else "triton"
+        return time_model.Estimate(1.0 if backend == best else 2.0, backend, None)
 
-    assert not preferred(large, b, offs)
-    monkeypatch.setattr(cute, "_processors", lambda device: 132)
     monkeypatch.setattr(time_model, "fastest", fastest)
-    monkeypatch.setattr(cute, "runs_on", lambda device: True)
-    monkeypatch.setattr(cute, "installed", lambda: True)
     assert preferred(large, b, offs)
     assert preferred(deep, d_out, offs), "rows are counted along the extent that groups share out"
     assert not preferred(few, b, offs), "Triton's is expected to be faster"
     sooner["m,k"] = "triton"
     assert not preferred(large, b, offs)
+    del sooner["m,k"]
+    assert not preferred(large, b, offs), "without constants, no 16-bit product is expected to be faster"
     assert not preferred(torch.zeros(3, 4, 5), torch.zeros(3, 5, 6), None)
     (large, b, *_), (few, *_) = (operands(total=total, K=32, dtype=FP8) for total in (300, 100))
     assert preferred(large, b, offs)
@@ -534,6 +575,16 @@ def test_auto_asks_it_first_where_it_runs_and_groups_are_large(monkeypatch):
     assert not preferred(large, b, offs)
 
 
+def test_auto_takes_the_only_kernel_that_the_time_model_knows(monkeypatch):
+    large, b, offs, _ = operands(total=300, K=32, dtype=FP8)
+    estimates = {}
+    monkeypatch.setattr(time_model, "fastest", lambda *asked: estimates.get(asked[-1]))
+    for backend in ("cute", "triton"):
+        estimates[backend] = time_model.Estimate(1.0, backend, None)
+        assert preferred(large, b, offs) == (backend == "cute")
+        estimates.clear()
+
+
 @pytest.mark.parametrize("blocks", [False, True])
 @pytest.mark.parametrize("backend", ["cute", "triton"])
 def test_the_time_model_says_whether_a_copy_pays(monkeypatch, blocks, backend):
@@ -541,23 +592,27 @@ def test_the_time_model_says_whether_a_copy_pays(monkeypatch, blocks, backend):
 
     def fastest(*arguments):
         asked.append(arguments)
-        return time_model.Estimate(1.0, backend, None)
+        named = arguments[6:]
+        return time_model.Estimate(1.0 if named in ((), (backend,)) else 2.0, *named or (backend,), None)
 
     monkeypatch.setattr(time_model, "fastest", fastest)
-    monkeypatch.setattr(cute, "runs_on", lambda device: True)
-    monkeypatch.setattr(cute, "installed", lambda: True)
     for rows in (64, 2 * cute.COPIED_ROWS):
         scales = dict(scale_a=torch.ones(3 * rows, 1), scale_b=torch.ones(3, 1, 1)) if blocks else {}
         product = large(rows, **scales)
-        assert cute.supports(*product) == cute.preferred(*product) == (backend == "cute")
-        assert set(asked) == {("m,n fp8" + " blocks" * blocks, rows, 32, 40, 3, None)}
+        assert is_offered(*product) == is_sooner(*product) == (backend == "cute")
+        copied = ("m,n fp8" + " blocks" * blocks, rows, 32, 40, 3, None)
+        assert asked[0] == copied
+        assert {each[:6] for each in asked} <= {copied, (copied[0].replace("n", "k", 1), *copied[1:])}
+        if backend == "cute":
+            assert cute.offer(*product).asked == copied, "a copy and the kernel take the place of Triton's kernel"
         asked.clear()
 
 
 @pytest.mark.parametrize("blocks", [False, True])
 def test_8_bit_products_take_what_the_time_model_expects_to_be_the_fastest(monkeypatch, blocks):
-    form, config = KernelVariant("m", "k", 1, blocks), configs_for("m", "k", 1, blocks)[-1]
+    form = OF_BLOCKS if blocks else OF_LINES
     usual = cute.choose(form, 100, (800, 2048), 1024, 8, GPU)
+    config = next(config for config in configs_for(form) if config != usual)
     asked = []
 
     def fastest(*arguments):
@@ -565,7 +620,7 @@ def test_8_bit_products_take_what_the_time_model_expects_to_be_the_fastest(monke
         return time_model.Estimate(1.0, "cute", config)
 
     monkeypatch.setattr(time_model, "fastest", fastest)
-    assert cute.choose(form, 100, (800, 2048), 1024, 8, GPU) == config != usual
+    assert cute.choose(form, 100, (800, 2048), 1024, 8, GPU) == config
     assert asked == [("m,k fp8" + " blocks" * blocks, 100, 2048, 1024, 8, GPU, "cute")]
 
 
@@ -586,17 +641,17 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
     """Everything but the kernel: a stand-in takes its place, called as it would be."""
     asked = []
 
-    def compiled(config, form, dtype, out_dtype, device, accumulate, whole):
+    def compiled(config, form, dtype, out_dtype, device):
         asked.append((config, form, dtype, out_dtype))
 
-        def function(a, b, out, offs, scale_a, scale_b, counter):
+        def function(a, b, out, offs, clusters, scale_a, scale_b, counter):
             out.copy_((a.float() @ b[0].float()) * scale_a[:, None] * scale_b[0])
 
         return function
 
     monkeypatch.setattr(execute, "plans", execute.PlanCache())
     monkeypatch.setattr(cute, "check_available", lambda device: None)
-    monkeypatch.setattr(cute, "_compiled", compiled)
+    monkeypatch.setattr(cute, "compiled", compiled)
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     cute_alone(monkeypatch)
@@ -608,19 +663,20 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
     result = call_scaled(a, b, scale_a, scale_b, **arguments)
     assert torch.equal(result, (a.float() @ b[0].float()) * scale_a[:, None] * scale_b)
     assert (result is out) == given_out
-    form = KernelVariant("m", "k", 1)
+    form = OF_LINES
     assert asked == [(cute.choose(form, 20, (20, 40), 32, 1, GPU), form, FP8, torch.float32)]
 
 
 @pytest.mark.parametrize(("K", "whole"), [(512, True), (504, True), (640, False)])
 def test_sums_over_whole_rounds_of_stages_have_a_kernel_of_their_own(monkeypatch, K, whole):
     asked = []
-    monkeypatch.setattr(cute, "_compiled", lambda *asked_for: asked.append(asked_for[-1]) or (lambda *_: None))
+    monkeypatch.setattr(cute, "compiled", lambda config, form, *_: asked.append(form.whole_rounds) or (lambda *_: None))
+    monkeypatch.setattr(cute, "_processors", lambda device: 132)
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     a, b = integers((20, K), FP8, 1), integers((1, 40, K), FP8, 2).mT
     given = Operands(a, b, torch.tensor([20], dtype=torch.int32))
     for blocks in (True, False):
-        cute.multiply(given, torch.empty(20, 40), KernelVariant("m", "k", 1, blocks), LARGE_BLOCK_SCALED)
+        cute.multiply(given, torch.empty(20, 40), (OF_BLOCKS if blocks else OF_LINES), LARGE_BLOCK_SCALED)
     assert asked == [whole, False]
 
 
@@ -648,22 +704,20 @@ def test_a_kernel_of_8_bits_accepts_what_is_taken_and_refuses_the_rest(monkeypat
     # One that comes from its file looks at its arguments before it looks for a GPU.
     functions = {}
     for blocks in (False, True, False, True):
-        functions[blocks] = cute_cache.compiled(
-            CONFIGS_8_BIT[-1], "float8_e4m3fn", "bfloat16",
-            offsets_along="m", b_major="k", scaled=not blocks, block_scaled=blocks, multiprocessors=132,
-        )  # fmt: skip
+        form = OF_BLOCKS if blocks else OF_LINES
+        functions[blocks] = cute_cache.compiled(CONFIGS_8_BIT[-1], form, "float8_e4m3fn", "bfloat16")
 
     def said(mat_a, mat_b, offs, out, scale_a, scale_b, scaling="row"):
         function = functions[scaling != "row"]
         with pytest.raises(Exception) as caught:
-            function(*map(AsOnGpu, (mat_a, mat_b, out, offs, scale_a, scale_b)), None)
+            function(*map(AsOnGpu, (mat_a, mat_b, out, offs)), 132, *map(AsOnGpu, (scale_a, scale_b)), None)
         return str(caught.value)
 
     one_row = dict(mat_a=lambda a: a[:1], out=lambda out: out[:1], scale_a=lambda scale: scale[:1])
     one_group = {name: lambda value: value[:1] for name in ("mat_b", "offs", "scale_b")}
     taken = dict(TAKEN_OF_8_BITS) | {"one row": scaled(**one_row), "one group": scaled(**one_group)}
     for what, made in taken.items():
-        assert variant_of(**made) == KernelVariant("m", "k", 1), what
+        assert form_of(**made) == OF_LINES, what
         if made["out"].dtype == torch.bfloat16:
             assert "on argument" not in said(**made), what
     for what, made in TAKEN_OF_BLOCKS.items():
@@ -680,7 +734,7 @@ def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
 
     def multiply(operands, out, form, config):
         mat_a, mat_b, offs, _, scale_a, scale_b = operands
-        assert config.why_not(form.operand_bytes, form.block_scaled) is None
+        assert config.why_not(form) is None
         out.copy_(reference.grouped_mm(mat_a, mat_b, offs, scale_a=scale_a, scale_b=scale_b))
 
     monkeypatch.setattr(cute, "runs_on", lambda device: True)
@@ -690,7 +744,7 @@ def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
     assert len(set(map(str, cases))) == len(cases)
     for form in {case.form for case in cases}:
         chosen = cute.choose(form, 1, (1, 264), 136, 1, GPU)
-        assert {*configs_for(*form), chosen} <= {c.config for c in cases if c.form == form}
+        assert {*configs_for(form), chosen} <= {c.config for c in cases if c.form == form}
     for case in cases:
         assert {(rows, cols) for rows in ("one", "odd", "even") for cols in ("odd", "even")} <= grids(sanitize, case)
     first = {(case.form, case.dtype, case.out_dtype): case for case in cases}
@@ -832,7 +886,7 @@ def test_a_layer_and_its_gradients(device, monkeypatch, backend):
 
 
 @hopper
-@pytest.mark.parametrize("config", [*configs_for("k", "n", 2)], ids=lambda config: config.name)
+@pytest.mark.parametrize("config", [*configs_for(ALONG_K)], ids=lambda config: config.name)
 def test_every_configuration_adds(device, config):
     """Tiles at the edges of a result that no tile divides; empty groups, whose NaN stay as they are; in every run the
     same."""
@@ -845,8 +899,8 @@ def test_every_configuration_adds(device, config):
     empty = torch.tensor(sizes, device=device) == 0
     held[empty] = float("nan")
     held[empty, 0] = -0.0
-    out, variant = held.clone(), KernelVariant("k", "n")
-    cute.multiply(Operands(a, b, offs), out, variant, config, accumulate=True)
+    out = held.clone()
+    cute.multiply(Operands(a, b, offs), out, ADDED, config)
     assert torch.equal(out[~empty], (held + product)[~empty])
     assert torch.equal(out[empty].view(torch.int32), held[empty].view(torch.int32))
     a.normal_(), b.normal_()
@@ -854,7 +908,7 @@ def test_every_configuration_adds(device, config):
     for _ in range(3):
         runs.append(held.nan_to_num())
         for _ in range(3):
-            cute.multiply(Operands(a, b, offs), runs[-1], variant, config, accumulate=True)
+            cute.multiply(Operands(a, b, offs), runs[-1], ADDED, config)
     assert all(torch.equal(each, runs[0]) for each in runs)
 
 

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, deepgemm, quantize_1x128
+from course_kernels.engine import offers
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.hopper.cute import KernelVariant
 from course_kernels.engine.plans import PlanCache
 from course_kernels.engine.tuning import time_model
 from course_kernels.kernels.cute_sm90.config import CONFIGS, configs_for
+from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.masked import execute as executed
 from course_kernels.masked import hopper, launch
 from course_kernels.masked.problem import Operands, Options, Problem, readable, rows_class
@@ -42,8 +43,13 @@ def operands(dtype=torch.bfloat16, scales="group", N=48, K=64, **changes):
     return Operands(made.XQ, made.WQ, y, *made[2:])._replace(**changes)
 
 
-def variant_of(made, **options):
-    return hopper.match_variant(Problem.of(made, Options(**options)), readable(made))
+def form_of(made, **options):
+    return hopper.match_form(Problem.of(made, Options(**options)), readable(made))
+
+
+def plan_of(made, **options):
+    problem, given = Problem.of(made, Options(**options)), readable(made)
+    return hopper.offer(problem, given).plan(problem, given)
 
 
 def wider(batch, rows=0, cols=0):
@@ -52,29 +58,31 @@ def wider(batch, rows=0, cols=0):
     return torch.zeros(groups, lines + rows, width + cols).to(batch.dtype)[:, :lines, :width]
 
 
+PLAIN, ROW_MAJOR = Form(rows="counts"), Form("m", "n", rows="counts")
+OF_GROUPS, OF_LINES, OF_BLOCKS = (Form("m", "k", 1, "counts", scaling) for scaling in ("groups", "lines", "blocks"))
 TAKEN = {
-    "as they are": (operands(), KernelVariant("m", "k")),
-    "float16": (operands(torch.float16), KernelVariant("m", "k")),
-    "N contiguous in W": (operands(WQ=torch.zeros(4, 64, 48).bfloat16().mT), KernelVariant("m", "n")),
-    "8 bits, a factor for a group": (operands(FP8), KernelVariant("m", "k", 1)),
-    "8 bits, factors of lines": (operands(FP8, "channel"), KernelVariant("m", "k", 1)),
-    "block scales": (operands(FP8, "block", K=192), KernelVariant("m", "k", 1, True)),
+    "as they are": (operands(), PLAIN),
+    "float16": (operands(torch.float16), PLAIN),
+    "N contiguous in W": (operands(WQ=torch.zeros(4, 64, 48).bfloat16().mT), ROW_MAJOR),
+    "8 bits, a factor for a group": (operands(FP8), OF_GROUPS),
+    "8 bits, factors of lines": (operands(FP8, "channel"), OF_LINES),
+    "block scales": (operands(FP8, "block", K=192), OF_BLOCKS),
     "block scales with any strides": (
         operands(FP8, "block", K=192, w_scale=torch.ones(4, 2, 1).mT, x_scale=torch.ones(4, 40, 4)[..., ::2]),
-        KernelVariant("m", "k", 1, True),
+        OF_BLOCKS,
     ),
     "block scales as they are quantised": (
         operands(FP8, "block", K=192, x_scale=quantize_1x128(torch.ones(4, 40, 192))[1]),
-        KernelVariant("m", "k", 1, True),
+        OF_BLOCKS,
     ),
     "block scales of groups that lie apart": (
         operands(FP8, "block", K=192, x_scale=torch.ones(4, 2, 40).mT),
-        KernelVariant("m", "k", 1, True),
+        OF_BLOCKS,
     ),
-    "a float32 result": (operands(Y=torch.zeros(4, 40, 48)), KernelVariant("m", "k")),
-    "longer rows": (operands(XQ=wider(operands().XQ, cols=8)), KernelVariant("m", "k")),
-    "W's groups further apart": (operands(WQ=wider(operands().WQ, rows=3)), KernelVariant("m", "k")),
-    "int64 sizes": (operands(group_layout=torch.zeros(4, dtype=torch.int64)), KernelVariant("m", "k")),
+    "a float32 result": (operands(Y=torch.zeros(4, 40, 48)), PLAIN),
+    "longer rows": (operands(XQ=wider(operands().XQ, cols=8)), PLAIN),
+    "W's groups further apart": (operands(WQ=wider(operands().WQ, rows=3)), PLAIN),
+    "int64 sizes": (operands(group_layout=torch.zeros(4, dtype=torch.int64)), PLAIN._replace(index_bytes=8)),
 }
 NOT_TAKEN = {
     "K no multiple of 8": operands(K=60),
@@ -91,29 +99,29 @@ NOT_TAKEN = {
 
 @pytest.mark.parametrize("what", TAKEN)
 def test_taken(what):
-    made, variant = TAKEN[what]
-    assert variant_of(made) == variant
-    assert hopper.supports(Problem.of(made, Options()), readable(made))
+    made, form = TAKEN[what]
+    assert form_of(made) == form
+    assert hopper.offer(Problem.of(made, Options()), readable(made))
 
 
 @pytest.mark.parametrize("what", NOT_TAKEN)
 def test_not_taken(what):
-    assert variant_of(NOT_TAKEN[what]) is None
+    assert form_of(NOT_TAKEN[what]) is None
 
 
 def test_what_is_for_the_triton_kernel():
-    assert variant_of(operands(), shuffled=True) is None
-    assert variant_of(operands(), config=GemmConfig()) is None
+    assert form_of(operands(), shuffled=True) is None
+    assert form_of(operands(), config=GemmConfig()) is None
 
 
-def test_sizes_of_64_bits_are_clamped_before_they_are_cut():
+def test_a_launch_gets_sizes_as_they_are():
     called = []
     made = operands(FP8, group_layout=torch.tensor([2**32 + 5, -(2**32) + 5, 7, 41]))
-    hopper.Plan(lambda *arguments: called.append(arguments)).run(readable(made))
-    ((a, b, c, sizes, scale_a, scale_b, counter),) = called
+    hopper.Plan(lambda *arguments: called.append(arguments), 66).run(readable(made))
+    ((a, b, c, sizes, clusters, scale_a, scale_b, counter),) = called
     assert counter is None
-    assert sizes.dtype == torch.int32
-    assert sizes.tolist() == [40, 0, 7, 40]
+    assert clusters == 66
+    assert sizes is made.group_layout
     shapes = [tuple(tensor.shape) for tensor in (a, b, c, scale_a, scale_b)]
     assert shapes == [(160, 64), (4, 64, 48), (160, 48), (160,), (4,)]
     assert [a.data_ptr(), c.data_ptr()] == [made.XQ.data_ptr(), made.Y.data_ptr()]
@@ -122,7 +130,7 @@ def test_sizes_of_64_bits_are_clamped_before_they_are_cut():
 def test_factors_are_handed_over_as_rows_of_all_groups():
     x = torch.randn(4, 40, 192)
     for x_scale in (quantize_1x128(x)[1], quantize_1x128(x)[1].mT.contiguous().mT):
-        plan = hopper.Plan(mock.Mock(), block_scaled=True)
+        plan = hopper.Plan(mock.Mock(), 66, block_scaled=True)
         plan.run(readable(operands(FP8, "block", K=192, x_scale=x_scale)))
         *_, scale_a, _, _ = plan._function.call_args.args
         assert torch.equal(scale_a, x_scale.flatten(0, 1))
@@ -131,75 +139,67 @@ def test_factors_are_handed_over_as_rows_of_all_groups():
 
 def test_configurations_are_chosen_by_the_expected_rows(monkeypatch):
     chosen = []
-    compiled = lambda config, *types, **options: chosen.append((config, options))  # noqa: E731
-    monkeypatch.setattr(hopper.cute_cache, "compiled", compiled)
-    monkeypatch.setattr(hopper.runtime, "num_sms", lambda device: 132)
-    monkeypatch.setattr(hopper.cute, "gpu_of", lambda device: time_model.Gpu("sm_90", 132, 4.8))
-    monkeypatch.setattr(hopper, "compiled", hopper.compiled.__wrapped__)
+    monkeypatch.setattr(cute, "compiled", lambda config, form, *types: chosen.append((config, form)))
+    monkeypatch.setattr(cute, "_processors", lambda device: 132)
+    monkeypatch.setattr(cute, "gpu_of", lambda device: time_model.Gpu("sm_90", 132, 4.8))
     for dtype, scales in ((torch.bfloat16, "group"), (FP8, "group"), (FP8, "block")):
         for rows in (20, 2000):
             made = operands(dtype, scales, N=1024, K=2048)
-            hopper.plan(Problem.of(made, Options(rows=rows_class(rows))), readable(made))
+            plan_of(made, rows=rows_class(rows))
     assert [config.tile_m for config, _ in chosen] == [64, 128] * 3
     assert [config.stream_b for config, _ in chosen] == [True, False] * 3
     assert {replace(config, stream_b=False) for config, _ in chosen[:2]} <= set(CONFIGS)
-    assert all(options["masked"] for _, options in chosen)
-    assert [options["group_scales"] for _, options in chosen] == [False, False, True, True, False, False]
-    assert [options["block_scaled"] for _, options in chosen] == [False] * 4 + [True] * 2
-    assert [options["scaled"] for _, options in chosen] == [False, False, True, True, False, False]
+    assert {form.rows for _, form in chosen} == {"counts"}
+    assert [form.scaling for _, form in chosen] == ["none"] * 2 + ["groups"] * 2 + ["blocks"] * 2
 
 
 def test_weights_that_are_read_once_are_streamed(monkeypatch):
     """Where the expected rows fit into one tile, whichever configuration is chosen; each way has its own kernel."""
     compiled, chosen = [], {}
-    monkeypatch.setattr(hopper.cute_cache, "compiled", lambda config, *types, **options: compiled.append(config))
-    monkeypatch.setattr(hopper.cute, "choose", lambda *asked: chosen["config"])
-    monkeypatch.setattr(hopper.cute, "gpu_of", lambda device: None)
-    monkeypatch.setattr(hopper.runtime, "num_sms", lambda device: 132)
-    monkeypatch.setattr(hopper, "compiled", functools.cache(hopper.compiled.__wrapped__))
+    monkeypatch.setattr(cute, "compiled", functools.cache(lambda config, *kinds: compiled.append(config)))
+    monkeypatch.setattr(cute, "choose", lambda *asked: chosen["config"])
+    monkeypatch.setattr(cute, "gpu_of", lambda device: None)
+    monkeypatch.setattr(cute, "_processors", lambda device: 132)
     made = operands()
     for chosen["config"] in CONFIGS:
         compiled.clear()
         for tiles in (1, 2, 0.25, 4):
-            problem = Problem.of(made, Options(rows=int(tiles * chosen["config"].tile_m)))
-            hopper.plan(problem, readable(made))
+            plan_of(made, rows=int(tiles * chosen["config"].tile_m))
         assert compiled == [replace(chosen["config"], stream_b=streamed) for streamed in (True, False)]
 
 
 def test_each_launch_in_a_dynamic_order_takes_a_counter(monkeypatch):
     counters = []
     dynamic = next(config for config in CONFIGS if config.dynamic)
-    monkeypatch.setattr(hopper.cute, "choose", lambda *asked: dynamic)
-    monkeypatch.setattr(hopper.cute, "gpu_of", lambda device: None)
-    monkeypatch.setattr(hopper.runtime, "num_sms", lambda device: 132)
-    monkeypatch.setattr(hopper, "compiled", lambda config, *others: lambda *arguments: counters.append(arguments[-1]))
+    monkeypatch.setattr(cute, "choose", lambda *asked: dynamic)
+    monkeypatch.setattr(cute, "gpu_of", lambda device: None)
+    monkeypatch.setattr(cute, "_processors", lambda device: 132)
+    monkeypatch.setattr(cute, "compiled", lambda config, *others: lambda *arguments: counters.append(arguments[-1]))
     taken = iter(("the first", "the second"))
     monkeypatch.setattr(hopper.cute_counters, "take", lambda device: next(taken))
     made = operands()
-    plan = hopper.plan(Problem.of(made, Options()), readable(made))
+    plan = plan_of(made)
     plan.run(readable(made))
     plan.run(readable(made))
     assert counters == ["the first", "the second"]
 
 
 def preferred(made, **options):
-    return hopper.preferred(Problem.of(made, Options(**options)), readable(made))
+    offer = hopper.offer(Problem.of(made, Options(**options)), readable(made))
+    return offer is not None and offers.is_sooner(offer, made.XQ.element_size())
 
 
-def test_auto_asks_it_first_where_the_time_model_expects_it_to_be_faster(monkeypatch):
+def test_auto_takes_it_where_the_time_model_expects_it_to_be_faster(monkeypatch):
     asked, sooner = [], {}
 
-    def fastest(*extents):
-        asked.append(extents)
-        return time_model.Estimate(1.0, sooner["backend"], None) if sooner else None
+    def fastest(*extents, backend=None):
+        *extents, backend = extents
+        asked.append(tuple(extents)) if backend == "triton" else None
+        return time_model.Estimate(1.0 if backend == sooner["backend"] else 2.0, backend, None) if sooner else None
 
     gpu = time_model.Gpu("sm_90", 132, 4.8)
     monkeypatch.setattr(time_model, "fastest", fastest)
-    monkeypatch.setattr(hopper.cute, "gpu_of", lambda device: gpu)
-    assert not preferred(operands()), "it does not run on a CPU"
-    monkeypatch.setattr(hopper.cute, "runs_on", lambda device: True)
-    monkeypatch.setattr(hopper.cute, "installed", lambda: True)
-    assert asked == []
+    monkeypatch.setattr(cute, "gpu_of", lambda device: gpu)
     assert not preferred(operands()), "without constants, the Triton kernel is expected to be faster for 16 bits"
     assert preferred(operands(FP8)), "and this one for 8 bits"
     for sooner["backend"] in ("cute", "triton"):
@@ -237,16 +237,16 @@ def test_every_configuration(device, scales, streamed):
     dtype, blocks = torch.bfloat16 if scales is None else FP8, scales == "block"
     K = 464 if blocks else 208  # less than four whole blocks, which count as a round
     made = case(dtype, scales, SIZES, max_m=320, N=456, K=K, device=device)
-    for config, whole in itertools.product(configs_for("m", "k", dtype.itemsize, blocks), (False, True)):
+    form = form_of(Operands(*made[:2], result_for(made)[0].clone(), *made[2:]))
+    for config, whole in itertools.product(configs_for(form), (False, True)):
         config = replace(config, stream_b=streamed)
-        if whole and not config.whole_rounds(K, blocks):
+        if whole and not config.whole_rounds(K, form):
             continue
         y = result_for(made)[0].clone()
         before = y.clone()
         given = readable(Operands(made.XQ, made.WQ, y, *made[2:]))
-        variant = variant_of(Operands(made.XQ, made.WQ, y, *made[2:]))
-        function = hopper.compiled(config, variant, dtype, y.dtype, scales == "group", 132, whole)
-        hopper.Plan(function, blocks, config.dynamic).run(given)
+        function = cute.compiled(config, form._replace(whole_rounds=whole), dtype, y.dtype, device)
+        hopper.Plan(function, cute.clusters_of(config, device), blocks, config.dynamic).run(given)
         made.check(y, before)
 
 

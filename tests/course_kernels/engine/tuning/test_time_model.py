@@ -14,6 +14,7 @@ from course_kernels.engine.tuning import time_model
 from course_kernels.engine.tuning.defaults import ONE_TILE, ONE_TILE_DEPTH
 from course_kernels.engine.tuning.time_model import Gpu, Work
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig, configs_for
+from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.runtime import Device
 
 H200, H100 = Gpu("sm_90", 132, 4.81), Gpu("sm_90", 132, 3.35)
@@ -97,7 +98,7 @@ def test_every_product_has_a_choice_that_can_be_built(kind, gpu):
             assert list(found) == sorted(found, key=lambda estimate: estimate.us)
             for estimate in found:
                 if estimate.backend == "cute":
-                    assert estimate.config.why_not() is None
+                    assert estimate.config.why_not(Form()) is None
                     assert estimate.config in shipped
 
 

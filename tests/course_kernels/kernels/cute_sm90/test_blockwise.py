@@ -10,8 +10,6 @@ import torch
 
 from course_kernels.engine.hopper import cute
 from course_kernels.kernels.cute_sm90.config import (
-    CONFIGS,
-    CONFIGS_8_BIT,
     CONFIGS_BLOCK_SCALED,
     CONFIGS_BLOCK_SCALED_ALONG_K,
     COOPERATIVE,
@@ -20,12 +18,15 @@ from course_kernels.kernels.cute_sm90.config import (
     CuteConfig,
     configs_for,
 )
+from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.testing import integers, reference
 from cute_calls import kept_kernel
+from cute_forms import form_for
 from in_flight import disassembled, follow, moves_between_products
 
 hopper = pytest.mark.gpu
-FP8 = torch.float8_e4m3fn
+FP8, FLOAT8 = torch.float8_e4m3fn, "float8_e4m3fn"
+BLOCKS, BLOCKS_ALONG_K = (Form(along, "k", 1, scaling="blocks") for along in "mk")
 # What is shipped, and other ways to cut tiles: columns in two parts, halves of blocks of columns, two slabs of rows.
 EVERY = (
     *CONFIGS_BLOCK_SCALED,
@@ -62,8 +63,8 @@ def code_of(tmp_path_factory):
     options = (cute.KeepPTX(True), cute.KeepCUBIN(True), DumpDir(str(folder)))
 
     @functools.cache
-    def compile_(config, out_dtype="bfloat16", dtype="float8_e4m3fn", **kinds):
-        compiled = compile_for(config, dtype, out_dtype, options=options, **kinds)
+    def compile_(config, **fields):
+        compiled = compile_for(config, form_for(FLOAT8, **fields), FLOAT8, "bfloat16", options=options)
         return compiled.__ptx__, disassembled(compiled.__cubin__, folder)
 
     return compile_
@@ -72,7 +73,7 @@ def code_of(tmp_path_factory):
 # A configuration for any K; of those that are shipped, the kernel for sums over whole rounds of stages, too.
 BOTH = [
     *((config, False) for config in EVERY),
-    *((config, True) for config in CONFIGS_BLOCK_SCALED if config.in_rounds(True)),
+    *((config, True) for config in CONFIGS_BLOCK_SCALED if config.in_rounds(BLOCKS)),
 ]
 
 
@@ -82,9 +83,9 @@ def both_of(value):
 
 @pytest.mark.parametrize(("config", "whole"), BOTH, ids=both_of)
 def test_machine_code(code_of, config, whole):
-    ptx, sass = code_of(config, block_scaled=True, whole_rounds=whole)
+    ptx, sass = code_of(config, scaling="blocks", whole_rounds=whole)
     # Each stage of a round has code of its own, and so has what is left of the last round.
-    copies = config.stages + (not whole) if config.in_rounds(True) else 1
+    copies = config.stages + (not whole) if config.in_rounds(BLOCKS) else 1
     sums = sum(each.tile_m // config.sharing_groups * each.tile_n // 128 for each in config.shapes)
     # An addition with a factor is one instruction.
     assert ptx.count("fma.rn.f32") == copies * sums
@@ -107,7 +108,7 @@ def test_machine_code(code_of, config, whole):
 def test_machine_code_along_k(code_of, config):
     """A factor for each column: as many more multiplications as sums, and a copy for each 32 columns. Addresses of
     operands are in uniform registers."""
-    ptx, sass = code_of(config, block_scaled=True, offsets_along="k")
+    ptx, sass = code_of(config, scaling="blocks", along="k")
     sums = sum(each.tile_m // config.sharing_groups * each.tile_n // 128 for each in config.shapes)
     assert ptx.count("fma.rn.f32") == sums
     assert sums <= ptx.count("mul.f32") <= sums + 1, "one of the zeros' pace"
@@ -121,14 +122,14 @@ def test_machine_code_along_k(code_of, config):
     assert ptx.count(", 10000000;") == config.stages + 1, (
         "the loading warp's last waits, and those of the factors' warp"
     )
-    # Both operands as they are, without windows; the result with the group as its third dimension.
+    # Both operands as they are, in two dimensions; the result with the group as its third dimension.
     assert set(re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\.shared", ptx)) == {"2"}
     assert set(re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\.global", ptx)) == {"3"}
 
 
 def test_sums_in_flight_are_found(code_of):
     """What the test above looks for is seen: without its waits, machine code adds sums that are not there yet."""
-    _, sass = code_of(CONFIGS_BLOCK_SCALED[-1], block_scaled=True)
+    _, sass = code_of(CONFIGS_BLOCK_SCALED[-1], scaling="blocks")
     assert follow(sass) == (1, [])
     assert any(each.startswith("FFMA") for each in follow(sass.replace("WARPGROUP.DEPBAR", "NOP")).touching)
 
@@ -137,39 +138,35 @@ def test_what_cannot_be_built_is_refused(code_of):
     with pytest.raises(
         ValueError, match="config: tile_k is 128, the depth of a block, where blocks have scales, got 256"
     ):
-        code_of(CuteConfig(64, 64, 256, 1, 2, PINGPONG), block_scaled=True)
-    with pytest.raises(ValueError, match="operand_bytes must be 1 where block_scaled, got 2"):
-        code_of(CONFIGS[0], dtype="bfloat16", block_scaled=True)
-    with pytest.raises(ValueError, match="whole_rounds must be False where a loop over K has no rounds of stages"):
-        code_of(CONFIGS_BLOCK_SCALED[-1], block_scaled=True, whole_rounds=True)
-    with pytest.raises(ValueError, match="scaled must be False where block_scaled"):
-        code_of(CONFIGS_8_BIT[0], scaled=True, block_scaled=True)
+        code_of(CuteConfig(64, 64, 256, 1, 2, PINGPONG), scaling="blocks")
+    with pytest.raises(ValueError, match="config: whole_rounds is False where a loop over K has no rounds of stages"):
+        code_of(CONFIGS_BLOCK_SCALED[-1], scaling="blocks", whole_rounds=True)
 
 
 def test_configurations():
-    assert configs_for("m", "k", 1, True) == CONFIGS_BLOCK_SCALED
+    assert configs_for(BLOCKS) == CONFIGS_BLOCK_SCALED
     assert LARGE_BLOCK_SCALED in CONFIGS_BLOCK_SCALED
-    assert all(config.why_not(1, True) is None for config in EVERY)
+    assert all(config.why_not(BLOCKS) is None for config in EVERY)
     assert [config.scale_cols for config in EVERY[:4]] == [128, 128, 128, 64]
     # Where it pays to know K: loops of cooperative warp groups over whole rounds of stages.
-    assert [LARGE_BLOCK_SCALED.whole_rounds(K, True) for K in (384, 392, 512, 520, 7168)] == [
+    assert [LARGE_BLOCK_SCALED.whole_rounds(K, BLOCKS) for K in (384, 392, 512, 520, 7168)] == [
         False,
         True,
         True,
         False,
         True,
     ]
-    assert not any(config.whole_rounds(1024, True) for config in EVERY if config.schedule == PINGPONG)
-    assert not LARGE_BLOCK_SCALED.whole_rounds(1024, True, "k")
-    assert not LARGE_BLOCK_SCALED.whole_rounds(1024, False)
+    assert not any(config.whole_rounds(1024, BLOCKS) for config in EVERY if config.schedule == PINGPONG)
+    assert not LARGE_BLOCK_SCALED.whole_rounds(1024, BLOCKS_ALONG_K)
+    assert not LARGE_BLOCK_SCALED.whole_rounds(1024, Form("m", "k", 1))
     assert CuteConfig(128, 128, 128, last_tile_n=64).scale_cols == 64
     # Factors of each column take room, here from the blocks of C that are staged.
     wide, few = CuteConfig(128, 192, 128, 2, 4, COOPERATIVE), CuteConfig(64, 128, 128, 1, 8, PINGPONG)
-    blocks = [tuple(each.store_blocks(1, True, along) for along in "mk") for each in (wide, few)]
+    blocks = [tuple(map(each.store_blocks, (BLOCKS, BLOCKS_ALONG_K))) for each in (wide, few)]
     assert blocks == [(2, 2), (2, 1)]
-    assert few.shared_bytes(1, True) == few.shared_bytes(1)
-    assert [each.product_cols(1) for each in EVERY[-2:]] == [192, 192]
-    assert LARGE_BLOCK_SCALED.product_cols(1) == 128
+    assert few.shared_bytes(BLOCKS) == few.shared_bytes(Form("m", "k", 1))
+    assert [each.product_cols(BLOCKS) for each in EVERY[-2:]] == [192, 192]
+    assert LARGE_BLOCK_SCALED.product_cols(BLOCKS) == 128
 
 
 # ---- on Hopper
@@ -185,10 +182,8 @@ def device():
 
 
 @functools.cache
-def compiled(config, out_dtype, device, **kinds):
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
-    name = str(out_dtype).removeprefix("torch.")
-    return kept_kernel(config, "float8_e4m3fn", name, multiprocessors=processors, **kinds)
+def compiled(config, out_dtype, **fields):
+    return kept_kernel(config, FLOAT8, str(out_dtype).removeprefix("torch."), **fields)
 
 
 def factors(shape, seed, how, device):
@@ -240,9 +235,9 @@ def test_results(device, config, out_dtype):
         for N, K, how in EXTENTS:
             a, b, offs, scale_a, scale_b = operands(sizes, N, K, how, device)
             wanted = exact(a, b, offs, scale_a, scale_b)
-            for whole in {False, config.whole_rounds(K, True)}:
+            for whole in {False, config.whole_rounds(K, BLOCKS)}:
                 out = torch.full((a.shape[0], N), torch.nan, dtype=out_dtype, device=device)
-                kernel = compiled(config, out_dtype, device, block_scaled=True, whole_rounds=whole)
+                kernel = compiled(config, out_dtype, scaling="blocks", whole_rounds=whole)
                 kernel(a, b, out, offs, scale_a, scale_b)
                 assert torch.equal(out, wanted.to(out_dtype)), (sizes, N, K, how, whole)
 
@@ -257,8 +252,8 @@ def test_long_sums_keep_their_bits(device, config):
     scale_a, scale_b = torch.ones(133, 56, device=device), torch.ones(3, 56, 3, device=device)
     scale_a[:, ::3], scale_b[:, 1::2] = 2.0, 0.5
     out = torch.full((133, 264), torch.nan, device=device)
-    kinds = dict(block_scaled=True, whole_rounds=config.whole_rounds(K, True))
-    compiled(config, out.dtype, device, **kinds)(a, b, out, offs, scale_a, scale_b)
+    kinds = dict(scaling="blocks", whole_rounds=config.whole_rounds(K, BLOCKS))
+    compiled(config, out.dtype, **kinds)(a, b, out, offs, scale_a, scale_b)
     assert torch.equal(out.double(), exact(a, b, offs, scale_a, scale_b))
 
 
@@ -269,7 +264,7 @@ def test_many_tiles(device, config, K):
     """Every CTA takes many tiles, with a rest of a round of stages in each or none. A graph replays it."""
     a, b, offs, scale_a, scale_b = operands((5000, 0, 3001, 4097), 1992, K, "outer", device)
     wanted = exact(a, b, offs, scale_a, scale_b)
-    kernel = compiled(config, torch.float32, device, block_scaled=True, whole_rounds=config.whole_rounds(K, True))
+    kernel = compiled(config, torch.float32, scaling="blocks", whole_rounds=config.whole_rounds(K, BLOCKS))
     out = torch.full((a.shape[0], 1992), torch.nan, device=device)
     kernel(a, b, out, offs, scale_a, scale_b)
     graph = torch.cuda.CUDAGraph()
@@ -308,9 +303,7 @@ def test_results_along_k(device, config, out_dtype):
             a, b, offs, scale_a, scale_b, wanted = along_k(sizes, M, N, how, device)
             for _ in range(2):
                 out = torch.full((len(sizes), M, N), torch.nan, dtype=out_dtype, device=device)
-                compiled(config, out_dtype, device, block_scaled=True, offsets_along="k")(
-                    a, b, out, offs, scale_a, scale_b
-                )
+                compiled(config, out_dtype, scaling="blocks", along="k")(a, b, out, offs, scale_a, scale_b)
                 assert torch.equal(out, wanted.to(out_dtype)), (sizes, M, N, how)
 
 
@@ -318,10 +311,10 @@ def test_results_along_k(device, config, out_dtype):
 @pytest.mark.parametrize("config", EVERY_ALONG_K, ids=name_of)
 def test_many_tiles_along_k(device, config):
     a, b, offs, scale_a, scale_b, wanted = along_k((5120, 0, 128, 2944), 1999, 3000, "outer", device)
-    kinds = dict(block_scaled=True, offsets_along="k")
+    kinds = dict(scaling="blocks", along="k")
     for _ in range(3):
         out = torch.full((4, 1999, 3000), torch.nan, device=device)
-        compiled(config, out.dtype, device, **kinds)(a, b, out, offs, scale_a, scale_b)
+        compiled(config, out.dtype, **kinds)(a, b, out, offs, scale_a, scale_b)
         assert torch.equal(out.double(), wanted)
 
 
@@ -329,9 +322,9 @@ def test_many_tiles_along_k(device, config):
 def test_wrong_ends_along_k_read_nothing_outside(device):
     """Ends off the blocks, that fall, and outside of the operands: any result, but no fault."""
     a, b, _, scale_a, scale_b, _ = along_k((384, 128), 264, 200, "outer", device)
-    kinds = dict(block_scaled=True, offsets_along="k")
+    kinds = dict(scaling="blocks", along="k")
     for ends in ((127, 129, 256), (400, 100, 573), (-5, 2**30, 3), (1, 573, 573)):
         out = torch.zeros(3, 264, 200, device=device)
         offs = torch.tensor(ends, dtype=torch.int32, device=device)
-        compiled(EVERY_ALONG_K[0], out.dtype, device, **kinds)(a, b, out, offs, scale_a, scale_b)
+        compiled(EVERY_ALONG_K[0], out.dtype, **kinds)(a, b, out, offs, scale_a, scale_b)
         torch.cuda.synchronize()

@@ -17,17 +17,17 @@ from course_kernels.kernels.cute_sm90.config import (
     CuteConfig,
     configs_for,
 )
+from course_kernels.kernels.cute_sm90.form import Form
 
 UNSPLIT = "split_last_wave is False where there are narrow or flat tiles, got True"
 NAMES = [config.name for config in CONFIGS]
-# What groups lie along, and what is contiguous in B.
-KINDS = [("m", "k"), ("m", "n"), ("k", "n")]
-# Of the gradients' kernels, one with each schedule.
+PLAIN, ALONG_K, EIGHT = Form(), Form("k", "n"), Form("m", "k", 1)
+BLOCKS = EIGHT._replace(scaling="blocks")
 
 
 def test_every_shipped_configuration_can_be_built():
-    assert {config.name: config.why_not() for config in CONFIGS if config.why_not()} == {}
-    assert {config.name: config.why_not(1) for config in CONFIGS_8_BIT if config.why_not(1)} == {}
+    assert {config.name: config.why_not(PLAIN) for config in CONFIGS if config.why_not(PLAIN)} == {}
+    assert {config.name: config.why_not(EIGHT) for config in CONFIGS_8_BIT if config.why_not(EIGHT)} == {}
 
 
 def test_names_tell_configurations_apart():
@@ -66,7 +66,7 @@ def test_names_tell_configurations_apart():
     ],
 )
 def test_what_cannot_be_built_is_said(changes, said):
-    assert said in CuteConfig(**changes).why_not()
+    assert said in CuteConfig(**changes).why_not(PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_what_cannot_be_built_is_said(changes, said):
     ],
 )
 def test_what_cannot_be_built_for_8_bits_is_said(config, said):
-    assert said in config.why_not(1)
+    assert said in config.why_not(EIGHT)
 
 
-@pytest.mark.parametrize("along, b_major", KINDS)
-def test_configurations_to_choose_from(along, b_major):
-    found = configs_for(along, b_major)
+@pytest.mark.parametrize("form", [PLAIN, Form("m", "n"), ALONG_K])
+def test_configurations_to_choose_from(form):
+    found, along = configs_for(form), form.along
     assert found == (CONFIGS if along == "m" else CONFIGS_ALONG_K)
     assert {config.schedule for config in found} == {COOPERATIVE, PINGPONG}
     # A weight's gradient has no groups of few rows.
@@ -96,31 +96,18 @@ def test_configurations_to_choose_from(along, b_major):
     assert any(config.split_last_wave for config in found) == (along == "m")
     assert {config.dynamic for config in found} == {False, True}
     assert len({config.name for config in found}) == len(found)
-    assert not [config.why_not() for config in found if config.why_not()]
+    assert not [config.why_not(form) for config in found if config.why_not(form)]
 
 
 def test_configurations_to_choose_from_for_8_bits():
-    assert configs_for("m", "k", 1) == CONFIGS_8_BIT
-    assert configs_for("k", "k", 1) == CONFIGS_8_BIT_ALONG_K
-    assert configs_for("k", "k", 1, True) == CONFIGS_BLOCK_SCALED_ALONG_K
-    assert {each.why_not(1, offsets_along="k") for each in CONFIGS_8_BIT_ALONG_K} == {None}
-    assert {each.why_not(1, True, "k") for each in CONFIGS_BLOCK_SCALED_ALONG_K} == {None}
-    for along, b_major in KINDS[1:]:
-        with pytest.raises(ValueError, match="b_major must be 'k' where operands have 8 bits, got 'n'"):
-            configs_for(along, b_major, 1)
-
-
-@pytest.mark.parametrize(
-    "along, b_major, said",
-    [
-        ("n", "k", "offsets_along must be 'm' or 'k', got 'n'"),
-        ("m", "m", "b_major must be 'k' or 'n', got 'm'"),
-        ("k", "k", "b_major must be 'n' where offsets_along is 'k'"),
-    ],
-)
-def test_operands_without_a_kernel_are_refused(along, b_major, said):
-    with pytest.raises(ValueError, match=said):
-        configs_for(along, b_major)
+    of_lines, of_blocks = (Form("k", "k", 1, scaling=scaling) for scaling in ("lines", "blocks"))
+    assert configs_for(EIGHT) == CONFIGS_8_BIT
+    assert configs_for(of_lines) == CONFIGS_8_BIT_ALONG_K
+    assert configs_for(of_blocks) == CONFIGS_BLOCK_SCALED_ALONG_K
+    assert {each.why_not(of_lines) for each in CONFIGS_8_BIT_ALONG_K} == {None}
+    assert {each.why_not(of_blocks) for each in CONFIGS_BLOCK_SCALED_ALONG_K} == {None}
+    with pytest.raises(ValueError, match="b_major must be 'k' where operands have 8 bits, got 'n'"):
+        configs_for(Form("m", "n", 1))
 
 
 def test_a_stage_has_room_for_tiles_of_every_shape():
@@ -135,18 +122,23 @@ def test_a_stage_has_room_for_tiles_of_every_shape():
     ]
     assert halved.stage_lines == 320
     # One block of C for each warp group where there is no room for two.
-    assert [replace(config, stages=stages).store_blocks(2) for stages in (3, 4, 5)] == [2, 2, 1]
-    assert config.shared_bytes(2) == 5 * 320 * 128 + 2 * 64 * 128
+    assert [replace(config, stages=stages).store_blocks(PLAIN) for stages in (3, 4, 5)] == [2, 2, 1]
+    assert config.shared_bytes(PLAIN) == 5 * 320 * 128 + 2 * 64 * 128
 
 
 def test_small_blocks_for_stores_leave_room_for_a_stage():
     usual = CuteConfig(128, 192, 64, 2, 5, PINGPONG)
     small = replace(usual, most_stores=3, store_row_bytes=64)
-    assert (usual.store_blocks(2), small.store_blocks(2)) == (1, 3)
-    assert (replace(usual, most_stores=3).store_blocks(2), replace(small, most_stores=9).store_blocks(2)) == (1, 3)
-    assert small.shared_bytes(2) == 5 * 320 * 128 + 2 * 3 * 64 * 64
-    assert small.why_not(offsets_along="k") is None
-    assert replace(small, stages=6).why_not() == "6 stages need 253952 bytes of shared memory, and there are 231424"
+    assert (usual.store_blocks(PLAIN), small.store_blocks(PLAIN)) == (1, 3)
+    assert (replace(usual, most_stores=3).store_blocks(PLAIN), replace(small, most_stores=9).store_blocks(PLAIN)) == (
+        1,
+        3,
+    )
+    assert small.shared_bytes(PLAIN) == 5 * 320 * 128 + 2 * 3 * 64 * 64
+    assert small.why_not(ALONG_K) is None
+    assert (
+        replace(small, stages=6).why_not(PLAIN) == "6 stages need 253952 bytes of shared memory, and there are 231424"
+    )
     assert small.name == "128x192x64_2_5_pingpong_8_stores3x64"
     assert small in CONFIGS_ALONG_K
 
@@ -155,8 +147,8 @@ def test_a_dynamic_order_is_part_of_the_name():
     fixed, dynamic = CuteConfig(128, 256, 64, 2, 4), CuteConfig(128, 256, 64, 2, 4, dynamic=True)
     assert (fixed.name, dynamic.name) == ("128x256x64_2_4_cooperative_8", "128x256x64_2_4_cooperative_8_dynamic")
     assert {fixed, dynamic} <= set(CONFIGS_ALONG_K) & set(CONFIGS)
-    assert fixed.why_not(offsets_along="k") is dynamic.why_not(offsets_along="k") is dynamic.why_not() is None
-    assert replace(dynamic, tile_k=128, stages=2).why_not(1, True) == (
+    assert fixed.why_not(ALONG_K) is dynamic.why_not(ALONG_K) is dynamic.why_not(PLAIN) is None
+    assert replace(dynamic, tile_k=128, stages=2).why_not(BLOCKS) == (
         "dynamic is False where blocks have scales, got True"
     )
 
@@ -166,5 +158,5 @@ def test_eviction_is_part_of_the_name():
 
 
 def test_accumulators_of_the_largest_tiles_fit():
-    assert CuteConfig(128, 192, schedule=PINGPONG).why_not() is None
-    assert CuteConfig(256, 192, stages=3, schedule=COOPERATIVE).why_not() is None
+    assert CuteConfig(128, 192, schedule=PINGPONG).why_not(PLAIN) is None
+    assert CuteConfig(256, 192, stages=3, schedule=COOPERATIVE).why_not(PLAIN) is None

@@ -20,11 +20,14 @@ from course_kernels.kernels.cute_sm90.config import (
     PINGPONG,
     CuteConfig,
 )
+from course_kernels.kernels.cute_sm90.form import Form
+from cute_forms import form_for
 from in_flight import disassembled, moves_between_products
 
 NAMES = [config.name for config in CONFIGS]
 # Of the gradients' kernels, one with each schedule.
 CROSS = [CuteConfig(128, 256, 64, 2, 4, COOPERATIVE), CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=True)]
+SMALLEST = CuteConfig(64, 64, 64, 1, 2, PINGPONG)
 NARROW = CuteConfig(128, 192, 64, 2, 4, PINGPONG, last_tile_n=128)
 
 
@@ -46,50 +49,45 @@ def compile_for():
 
 @pytest.fixture(scope="module")
 def compiled(compile_for, tmp_path_factory):
-    """Compile a configuration for dtypes and operands, once. The compiler leaves copies."""
+    """Compile a configuration for dtypes and fields of a form, once. The compiler leaves copies."""
     from cutlass import cute
     from cutlass.base_dsl.compiler import DumpDir
 
     options = (cute.KeepPTX(True), cute.KeepCUBIN(True), DumpDir(str(tmp_path_factory.mktemp("code"))))
 
     @functools.cache
-    def compile_(config, *dtypes, **operands):
-        return compile_for(config, *dtypes, **operands, options=options)
+    def compile_(config, dtype, *out_dtype, **fields):
+        return compile_for(config, form_for(dtype, **fields), dtype, *out_dtype, options=options)
 
     return compile_
 
 
 @pytest.fixture(scope="module")
 def ptx_of(compiled):
-    """The PTX of a configuration for dtypes and operands."""
-    return lambda *arguments, **operands: compiled(*arguments, **operands).__ptx__
+    """The PTX of a configuration for dtypes and fields of a form."""
+    return lambda *arguments, **fields: compiled(*arguments, **fields).__ptx__
 
 
-def test_what_cannot_be_built_is_refused(kernel, compile_for):
-    with pytest.raises(ValueError, match="config: at most 208 accumulators"):
-        kernel.HopperGroupedGemm(CuteConfig(256, 256, stages=2))
-    with pytest.raises(ValueError, match="b_major must be 'n' where"):
-        compile_for(CONFIGS[0], "bfloat16", offsets_along="k", b_major="k")
-    with pytest.raises(ValueError, match="where operands have 8 bits"):
-        compile_for(CONFIGS_8_BIT[0], "float8_e4m3fn", b_major="n")
-    with pytest.raises(ValueError, match="config: 4 stages need"):
-        compile_for(CONFIGS_8_BIT[0], "bfloat16")
-    with pytest.raises(ValueError, match="offsets_along must be 'm' where operands of 16 bits are scaled, got 'k'"):
-        compile_for(CONFIGS[0], "bfloat16", offsets_along="k", scaled=True)
-    with pytest.raises(ValueError, match="offsets_along must be 'k' where accumulate is set, got 'm'"):
-        compile_for(CONFIGS[0], "bfloat16", "float32", accumulate=True)
-    with pytest.raises(ValueError, match="out_dtype must be 'float32' where accumulate is set, got 'bfloat16'"):
-        compile_for(CROSS[0], "bfloat16", offsets_along="k", accumulate=True)
-    with pytest.raises(ValueError, match="offsets_along must be 'm' where masked, got 'k'"):
-        compile_for(CONFIGS[0], "bfloat16", offsets_along="k", masked=True)
-    flat = CuteConfig(128, 192, 64, 2, 4, PINGPONG, tail_tile_n=256)
-    with pytest.raises(ValueError, match="config: tail_tile_n is 0 where offsets_along is 'k', got 256"):
-        compile_for(flat, "bfloat16", offsets_along="k")
-    halved = replace(flat, tail_tile_n=0, split_last_wave=True)
-    with pytest.raises(ValueError, match="config: split_last_wave is False where offsets_along is 'k', got True"):
-        compile_for(halved, "bfloat16", offsets_along="k")
-    with pytest.raises(ValueError, match="config: dynamic is False where blocks have scales, got True"):
-        compile_for(replace(CONFIGS_BLOCK_SCALED[1], dynamic=True), "float8_e4m3fn", block_scaled=True)
+@pytest.mark.parametrize(
+    ("config", "form", "dtypes", "said"),
+    [
+        (CuteConfig(256, 256, stages=2), Form(), ["bfloat16"], "config: at most 208 accumulators"),
+        (CONFIGS_8_BIT[0], Form(), ["bfloat16"], "config: 4 stages need"),
+        (CONFIGS[0], Form("k", "k"), ["bfloat16"], "b_major must be 'n' where along is 'k'"),
+        (CONFIGS_8_BIT[0], Form("m", "k", 1), ["bfloat16"], "operand_bytes must be 2 where dtype is 'bfloat16', got 1"),
+        (CROSS[0], Form("k", "n", epilogue="add"), ["bfloat16"],
+         "out_dtype must be 'float32' where epilogue is 'add', got 'bfloat16'"),
+        (CuteConfig(128, 192, 64, 2, 4, PINGPONG, tail_tile_n=256), Form("k", "n"), ["bfloat16"],
+         "config: tail_tile_n is 0 where along is 'k', got 256"),
+        (CROSS[1], Form("k", "n"), ["bfloat16"], "config: split_last_wave is False where along is 'k', got True"),
+        (replace(CONFIGS_BLOCK_SCALED[1], dynamic=True), Form("m", "k", 1, scaling="blocks"), ["float8_e4m3fn"],
+         "config: dynamic is False where blocks have scales, got True"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)  # fmt: skip
+def test_what_cannot_be_built_is_refused(compile_for, config, form, dtypes, said):
+    with pytest.raises(ValueError, match=said):
+        compile_for(config, form, *dtypes)
 
 
 def check_products(ptx, config, a_across, b_across):
@@ -145,9 +143,9 @@ def test_shipped_configurations_compile_to_what_they_say(ptx_of, config):
     ptx = ptx_of(config, "bfloat16")
     check_products(ptx, config, False, False)
 
-    # A in two dimensions, in four through a window; B with the group as its third. A box holds 128 bytes of depth.
-    boxes, a = config.tile_k // 64, 4 if config.window else 2
-    assert loads_of(ptx) == loads_for(config, lambda shape: [a] * boxes, lambda shape: [3] * boxes)
+    # A in two dimensions; B with the group as its third. A box holds 128 bytes of depth.
+    boxes = config.tile_k // 64
+    assert loads_of(ptx) == loads_for(config, lambda shape: [2] * boxes, lambda shape: [3] * boxes)
     stores = [each.tile_m // 64 // config.sharing_groups * (each.tile_n // 64) for each in config.shapes]
     assert stores_of(ptx) == [4] * sum(stores)
     # Nothing but the tail's zeros is stored without TMA.
@@ -159,7 +157,7 @@ def test_weights_stored_row_by_row(ptx_of, config):
     ptx = ptx_of(config, "bfloat16", b_major="n")
     check_products(ptx, config, False, True)
     # A box of B holds 128 bytes of columns.
-    a = [4 if config.window else 2] * (config.tile_k // 64)
+    a = [2] * (config.tile_k // 64)
     assert loads_of(ptx) == loads_for(config, lambda shape: a, lambda shape: [3] * (shape.tile_n // 64))
 
 
@@ -174,7 +172,7 @@ ALONG_K = [*(replace(each, split_last_wave=False) for each in CROSS), NARROW, SM
     ids=lambda each: getattr(each, "name", each),
 )
 def test_groups_along_k(ptx_of, config, out_dtype):
-    ptx = ptx_of(config, "bfloat16", out_dtype, offsets_along="k")
+    ptx = ptx_of(config, "bfloat16", out_dtype, along="k")
     check_products(ptx, config, True, True)
     # Both operands through windows; the result with the group as its third dimension.
     boxes = (lambda shape: [4] * (shape.tile_m // 64)), (lambda shape: [4] * (shape.tile_n // 64))
@@ -190,7 +188,7 @@ def test_groups_along_k(ptx_of, config, out_dtype):
 @pytest.mark.parametrize("config", ALONG_K[1:], ids=lambda config: config.name)
 def test_added_along_k(ptx_of, config):
     """The stores are additions of the hardware; what is empty is left alone, so nobody counts tiles."""
-    ptx = ptx_of(config, "bfloat16", "float32", offsets_along="k", accumulate=True)
+    ptx = ptx_of(config, "bfloat16", "float32", along="k", epilogue="add")
     check_products(ptx, config, True, True)
     cols = config.store_row_bytes // 4
     blocks = sum(each.tile_m // 64 // config.sharing_groups * (each.tile_n // cols) for each in config.shapes)
@@ -206,9 +204,9 @@ DYNAMIC = [config for config in CONFIGS_ALONG_K if config.dynamic]
 @pytest.mark.parametrize(
     ("config", "out_dtype", "options"),
     [
-        *((config, "bfloat16", dict(offsets_along="k")) for config in DYNAMIC),
-        (replace(NARROW, cluster=1, dynamic=True), "bfloat16", dict(offsets_along="k")),
-        (DYNAMIC[1], "float32", dict(offsets_along="k", accumulate=True)),
+        *((config, "bfloat16", dict(along="k")) for config in DYNAMIC),
+        (replace(NARROW, cluster=1, dynamic=True), "bfloat16", dict(along="k")),
+        (DYNAMIC[1], "float32", dict(along="k", epilogue="add")),
         (replace(CONFIGS[2], dynamic=True), "bfloat16", dict()),
         (replace(CONFIGS[0], dynamic=True), "float32", dict(b_major="n")),
     ],
@@ -218,13 +216,13 @@ def test_numbers_are_asked_for_and_sent(ptx_of, config, out_dtype, options):
     """For each shape of tile one addition in global memory, before it is loaded, and one place where a number is sent
     to each CTA, while it is loaded; one more place where a cluster has none; and the sums stay in registers."""
     ptx = ptx_of(config, "bfloat16", out_dtype, **options)
-    along_k = "offsets_along" in options
+    along_k = "along" in options
     check_products(ptx, config, along_k, along_k or "b_major" in options)
     shapes = len(config.shapes)
     assert re.findall(r"atom\S*\.global\S*", ptx) == ["atom.global.add.f64"] * shapes, (
         "of integers it would be waited for at once"
     )
-    counts_loaded = along_k and "accumulate" not in options  # tiles, for the zeros of empty groups
+    counts_loaded = along_k and "epilogue" not in options  # tiles, for the zeros of empty groups
     sent = [each.start() for each in re.finditer(r"st\.async\.shared::cluster\.mbarrier::complete_tx::bytes\.b32", ptx)]
     if config.cluster == 1:
         assert not sent, "memcheck refuses such a store in a cluster of one CTA"
@@ -240,13 +238,13 @@ def test_numbers_are_asked_for_and_sent(ptx_of, config, out_dtype, options):
 def test_products_of_a_stage_follow_at_once(compiled, tmp_path, config):
     """The compiler knows that the stage is the same in all lanes, although it depends on a number that was sent: it
     costs ping-pong up to 18 % if it does not."""
-    sass = disassembled(compiled(config, "bfloat16", "bfloat16", offsets_along="k").__cubin__, tmp_path)
+    sass = disassembled(compiled(config, "bfloat16", "bfloat16", along="k").__cubin__, tmp_path)
     assert sass.count("GMMA.64x") == 2 * (config.tile_k // 16) * (config.tile_m // 64 // config.sharing_groups)
     assert moves_between_products(sass) == []
 
 
 def test_a_fixed_order_asks_nobody(ptx_of):
-    ptx = ptx_of(ALONG_K[0], "bfloat16", "bfloat16", offsets_along="k")
+    ptx = ptx_of(ALONG_K[0], "bfloat16", "bfloat16", along="k")
     assert "st.async" not in ptx
     assert "atom.global" not in ptx
 
@@ -264,8 +262,8 @@ def test_tiles_are_counted_alike_by_all_who_count(kernel, compile_for, monkeypat
 
     for name in ("first_window", "find_tile", "blocks_at", "write_zeros"):
         counted(kernel, name, getattr(kernel, name))
-    counted(kernel.tickets, "find_tile", kernel.tickets.find_tile)
-    compile_for(NARROW, "bfloat16", offsets_along="k")
+    counted(kernel.dynamic_order, "find_tile", kernel.dynamic_order.find_tile)
+    compile_for(NARROW, Form("k", "n"), "bfloat16")
     assert {config for _, config in asked} == {NARROW}
     assert Counter(name for name, _ in asked)["blocks_at"] == 1 + len(NARROW.shapes)
 
@@ -298,6 +296,18 @@ def test_what_is_evicted_first(ptx_of, cluster):
         assert len(evicted_first) == 2 * cluster
 
 
+@pytest.mark.parametrize("fields", [{}, dict(along="k"), dict(rows="counts")], ids=["along m", "along k", "counts"])
+def test_ends_of_64_bits_are_clamped_before_they_are_cut(ptx_of, fields):
+    """What is clamped is as wide as what is read; ends of 32 bits are read as such."""
+    narrow, wide = (ptx_of(SMALLEST, "bfloat16", **fields, index_bytes=bytes_) for bytes_ in (4, 8))
+    reads = narrow.count("ld.global.b32")
+    assert wide.count("ld.global.b64") == reads > 0
+    assert wide.count("ld.global.b32") == narrow.count("ld.global.b64") == 0
+    # One clamp may serve two reads.
+    assert reads >= wide.count("min.s64") == wide.count("max.s64") > 0
+    assert narrow.count("max.s64") == 0
+
+
 def test_strips_are_part_of_the_kernel(ptx_of):
     other = replace(CONFIGS[0], swizzle_size=4 if CONFIGS[0].swizzle_size == 8 else 8)
     assert ptx_of(CONFIGS[0], "bfloat16") != ptx_of(other, "bfloat16")
@@ -322,7 +332,7 @@ ASLEEP = ", 10000000;"
     ids=lambda each: getattr(each, "name", None) or "-".join(each) or "bfloat16",
 )  # fmt: skip
 def test_operands_of_8_bits(ptx_of, config, out_dtypes):
-    ptx = ptx_of(config, "float8_e4m3fn", *out_dtypes, scaled=True)
+    ptx = ptx_of(config, "float8_e4m3fn", *out_dtypes, scaling="lines")
     cols = {256: 128}.get(config.tile_n, config.tile_n)
     # Every block's products are summed from zero, in as many parts as there are columns, and added in float32.
     products = re.findall(r"wgmma\.mma_async\S*\.(m\d+n\d+k\d+)\.f32\.e4m3\.e4m3", ptx)
@@ -335,15 +345,14 @@ def test_operands_of_8_bits(ptx_of, config, out_dtypes):
     assert ptx.count(ASLEEP) == config.stages
     assert ".local" not in ptx
 
-    a = [4 if config.window else 2]
-    assert loads_of(ptx) == loads_for(config, lambda shape: a, lambda shape: [3])
+    assert loads_of(ptx) == loads_for(config, lambda shape: [2], lambda shape: [3])
     assert stores_of(ptx) == [4] * (config.tile_n // (32 if out_dtypes else 64))
 
 
 @pytest.mark.parametrize("config", CONFIGS_8_BIT_ALONG_K, ids=lambda config: config.name)
 def test_operands_of_8_bits_along_k(compiled, tmp_path, config):
     """Both operands as they are, whose groups are whole blocks; scaled at the end."""
-    made = compiled(config, "float8_e4m3fn", offsets_along="k", scaled=True)
+    made = compiled(config, "float8_e4m3fn", along="k", scaling="lines")
     ptx = made.__ptx__
     sums = config.tile_m // config.sharing_groups * config.tile_n // 128
     assert ptx.count("fma.rn.f32") == sums
@@ -356,16 +365,16 @@ def test_operands_of_8_bits_along_k(compiled, tmp_path, config):
 
 @pytest.mark.parametrize(
     ("config", "dtype", "options"),
-    [*((config, "float8_e4m3fn", dict(scaled=True)) for config in CONFIGS_8_BIT),
+    [*((config, "float8_e4m3fn", dict(scaling="lines")) for config in CONFIGS_8_BIT),
      (CuteConfig(128, 192, 128, 2, 3, last_tile_n=128), "float8_e4m3fn", {}),
      (CuteConfig(64, 64, 128, 1, 4, PINGPONG), "float8_e4m3fn", {}),
-     *((config, "bfloat16", dict(offsets_along="k")) for config in CONFIGS_ALONG_K if config.store_row_bytes < 128)],
+     *((config, "bfloat16", dict(along="k")) for config in CONFIGS_ALONG_K if config.store_row_bytes < 128)],
     ids=lambda each: getattr(each, "name", None) or str(each),
 )  # fmt: skip
 def test_a_block_of_c_is_not_overwritten_while_it_is_read(ptx_of, config, dtype, options):
     """A warp group's stores of three tiles, of any shapes: before it writes to a block, that block's last store has to
     be among those that it waited for."""
-    ptx, size = ptx_of(config, dtype, **options), 1 if dtype == "float8_e4m3fn" else 2
+    ptx, form = ptx_of(config, dtype, **options), form_for(dtype, **options)
     waits = [int(wait) for wait in re.findall(r"cp\.async\.bulk\.wait_group\.read\s+(\d+)", ptx)]
     assert waits.pop() == 0, "all, before the end"
     of_shapes = []
@@ -377,13 +386,13 @@ def test_a_block_of_c_is_not_overwritten_while_it_is_read(ptx_of, config, dtype,
         stores = []
         for waited in tiles:
             for number, reading in enumerate(waited):
-                block = number % config.store_blocks(size)
+                block = number % config.store_blocks(form)
                 assert block not in stores[len(stores) - reading :], "the hardware may still read it"
                 stores.append(block)
 
 
 def test_nothing_is_scaled_without_scales(ptx_of):
-    ptx, scaled = (ptx_of(CONFIGS_8_BIT[0], "float8_e4m3fn", scaled=scaled) for scaled in (False, True))
+    ptx, scaled = (ptx_of(CONFIGS_8_BIT[0], "float8_e4m3fn", scaling=scaling) for scaling in ("none", "lines"))
     assert "mul.f32" not in ptx
     assert "ld.global.v2" not in ptx
     assert scaled.count("ld.global.b32") - ptx.count("ld.global.b32") == 2, "factors of a thread's two rows"
@@ -392,7 +401,7 @@ def test_nothing_is_scaled_without_scales(ptx_of):
 
 @pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[3]], ids=lambda config: config.name)
 def test_scales_of_16_bit_operands(ptx_of, config):
-    check_scaling(ptx_of(config, "bfloat16", scaled=True), config)
+    check_scaling(ptx_of(config, "bfloat16", scaling="lines"), config)
 
 
 @pytest.mark.parametrize(
@@ -400,24 +409,24 @@ def test_scales_of_16_bit_operands(ptx_of, config):
     [
         (CONFIGS[1], "bfloat16", {}),
         (CONFIGS[-1], "bfloat16", dict(b_major="n")),
-        (CONFIGS_8_BIT[1], "float8_e4m3fn", dict(scaled=True)),
-        (CONFIGS_8_BIT[-1], "float8_e4m3fn", dict(scaled=True, group_scales=True)),
-        (CONFIGS_BLOCK_SCALED[-1], "float8_e4m3fn", dict(block_scaled=True)),
-        (CONFIGS_BLOCK_SCALED[0], "float8_e4m3fn", dict(block_scaled=True, whole_rounds=True)),
+        (CONFIGS_8_BIT[1], "float8_e4m3fn", dict(scaling="lines")),
+        (CONFIGS_8_BIT[-1], "float8_e4m3fn", dict(scaling="groups")),
+        (CONFIGS_BLOCK_SCALED[-1], "float8_e4m3fn", dict(scaling="blocks")),
+        (CONFIGS_BLOCK_SCALED[0], "float8_e4m3fn", dict(scaling="blocks", whole_rounds=True)),
     ],
     ids=["16 bits", "few rows", "8 bits", "a factor for a group", "block scales", "whole rounds"],
 )
 def test_masked_groups(ptx_of, config, dtype, options):
     """All of the result goes through windows: nothing is written to rows that do not count, not even zeros."""
-    ptx = ptx_of(config, dtype, masked=True, **options)
+    ptx = ptx_of(config, dtype, rows="counts", **options)
     assert "st.global" not in ptx
     assert set(stores_of(ptx)) == {4}
     assert ".local" not in ptx
     if dtype == "bfloat16":
         check_products(ptx, config, False, options.get("b_major") == "n")
-    elif options.get("block_scaled"):
+    elif options.get("scaling") == "blocks":
         assert ptx.count("wgmma.wait_group") > 0
-    elif options.get("group_scales"):
+    elif options.get("scaling") == "groups":
         assert ptx.count("ld.global.v2.b32") == 0, "no factors of columns"
     else:
         check_scaling(ptx, config)

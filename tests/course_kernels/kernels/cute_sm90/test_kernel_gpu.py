@@ -15,16 +15,15 @@ import torch
 
 from course_kernels.engine.hopper import cute
 from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT
+from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.testing import assert_grouped_exact
 from course_kernels.testing.grouped_cases import GroupedCase, build
 from course_kernels.testing.tolerance import compare, rounded_bound
 from cute_calls import kept_kernel
 
 hopper = pytest.mark.gpu
-FP8 = torch.float8_e4m3fn
+FP8, FORM = torch.float8_e4m3fn, Form("m", "k", 1)
 OUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-# The last one without its window is what groups of few rows get.
-CONFIGS = (*CONFIGS_8_BIT, dataclasses.replace(CONFIGS_8_BIT[-1], window=False))
 # Boundary tiles of one row, of a whole tile, and of a row more; more groups than a warp has lanes.
 SIZES = {"some": (0, 300, 1, 128, 0, 129, 77, 0), "many": tuple(i % 7 * (i % 3) for i in range(70)), "one": (5,)}
 STEP = 32  # of K, which one wgmma multiplies
@@ -110,10 +109,9 @@ def test_what_blocks_lose_and_what_one_long_sum_loses():
 
 
 @functools.cache
-def compiled(config, out_dtype, scaled, device):
+def compiled(config, out_dtype, scaled):
     """The kernel for one configuration."""
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return kept_kernel(config, "float8_e4m3fn", id_of(out_dtype), scaled=scaled, multiprocessors=processors)
+    return kept_kernel(config, "float8_e4m3fn", id_of(out_dtype), scaling="lines" if scaled else "none")
 
 
 def multiply(config, case: GroupedCase, scaled: bool, device, depth: int | None = None):
@@ -126,7 +124,7 @@ def multiply(config, case: GroupedCase, scaled: bool, device, depth: int | None 
     results = []
     for _ in range(2):
         out.fill_(float("nan"))
-        compiled(config, out.dtype, scaled, device)(a, b, out, offs, *scales.values())
+        compiled(config, out.dtype, scaled)(a, b, out, offs, *scales.values())
         results.append(out.clone())
     assert torch.equal(*(result.nan_to_num(77.0) for result in results)), "two runs differ"
     made.verify_memory()
@@ -153,7 +151,7 @@ def check_normal(config, out, mat_a, mat_b, offs, scale_a=None, scale_b=None):
 @hopper
 @pytest.mark.parametrize("scaled", [True, False], ids=["scaled", "not scaled"])
 @pytest.mark.parametrize("out_dtype", OUT_DTYPES, ids=id_of)
-@pytest.mark.parametrize("config", CONFIGS, ids=id_of)
+@pytest.mark.parametrize("config", CONFIGS_8_BIT, ids=id_of)
 def test_results(device, config, out_dtype, scaled):
     for sizes in SIZES.values():
         # N and K are multiples of no tile's, and the depth is one of 8 alone; then one block of the least extents.
@@ -169,13 +167,13 @@ def test_results(device, config, out_dtype, scaled):
 
 
 @hopper
-@pytest.mark.parametrize("config", CONFIGS, ids=id_of)
+@pytest.mark.parametrize("config", CONFIGS_8_BIT, ids=id_of)
 def test_no_groups_rows_reach_another_group(device, config):
     made = build(GroupedCase("m", SIZES["some"], N=264, K=208, dtype=FP8, layout_b="col", layout_out="row"), device)
     a, out = made.mat_a.clone(), made.arguments["out"]
     a[300:301] = torch.full((), float("nan"), device=device).to(FP8)  # the group between two large ones
     offs, scales = made.arguments["offs"], (made.arguments["scale_a"], made.arguments["scale_b"])
-    compiled(config, out.dtype, True, device)(a, made.mat_b, out, offs, *scales)
+    compiled(config, out.dtype, True)(a, made.mat_b, out, offs, *scales)
     assert out[300].isnan().all()
     a[300] = 0
     out[300] = 0
@@ -196,11 +194,11 @@ def exact_sums(a, b, offs):
 
 @hopper
 @pytest.mark.parametrize("K", [7168, 16384])
-@pytest.mark.parametrize("config", CONFIGS, ids=id_of)
+@pytest.mark.parametrize("config", CONFIGS_8_BIT, ids=id_of)
 def test_long_sums_keep_their_bits(device, config, K):
     a, b, offs = long_operands(K, device)
     out = torch.full((133, 264), float("nan"), device=device)
-    compiled(config, out.dtype, False, device)(a, b, out, offs)
+    compiled(config, out.dtype, False)(a, b, out, offs)
     assert torch.equal(out.double(), exact_sums(a, b, offs))
 
 
@@ -220,7 +218,7 @@ def test_one_long_sum_compiles(one_long_sum, tmp_path):
     from cutlass.base_dsl.compiler import DumpDir
 
     options = (cute.KeepPTX(True), DumpDir(str(tmp_path)))
-    ptx = one_long_sum.compile_for(CONFIGS_8_BIT[-1], "float8_e4m3fn", "float32", options=options).__ptx__
+    ptx = one_long_sum.compile_for(CONFIGS_8_BIT[-1], FORM, "float8_e4m3fn", "float32", options=options).__ptx__
     assert "wgmma" in ptx
     assert "add.f32" not in ptx, "nothing is added but by wgmma"
 
@@ -230,7 +228,8 @@ def test_one_long_sum_would_lose_bits(device, one_long_sum):
     """The loss that is computed above is there, and ``test_long_sums_keep_their_bits`` would see it."""
     a, b, offs = long_operands(7168, device)
     out = torch.full((133, 264), float("nan"), device=device)
-    one_long_sum.compile_for(CONFIGS_8_BIT[-1], "float8_e4m3fn", "float32")(a, b, out, offs)
+    kernel = one_long_sum.compile_for(CONFIGS_8_BIT[-1], FORM, "float8_e4m3fn", "float32")
+    kernel(a, b, out, offs, 132, None, None, None)
     exact = exact_sums(a, b, offs)
     wrong = out.double() != exact
     assert wrong.float().mean() > 0.9

@@ -15,6 +15,7 @@ from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig
 from cute_tiles import LANES, check_walk, groups_of
 
 import plain_scheduler  # isort: skip
+from plain_scheduler import Ends, WideEnds  # isort: skip
 
 SMALL = CuteConfig(tile_m=4, tile_n=8, tile_k=16, cluster=2, swizzle_size=2)  # the scheduler does not mind the size
 ALONE = replace(SMALL, cluster=1)
@@ -137,7 +138,7 @@ def walked(scheduler, warp, config, along, problem, clusters=1):
 
 def problem_of(scheduler, along, sizes, N, M=0, K=40, tail=3):
     total = sum(sizes) + tail
-    return scheduler.Problem(tuple(itertools.accumulate(sizes)), total, total if along == "m" else M, N, K)
+    return scheduler.Problem(Ends(itertools.accumulate(sizes)), total, total if along == "m" else M, N, K)
 
 
 @pytest.mark.parametrize("N", [1, 16, 24, 28, 33], ids=lambda N: f"N={N}")
@@ -153,7 +154,7 @@ def test_every_tile_of_masked_groups_once(scheduler, warp, config):
     sizes = (*SIZES, -1, 2**31 - 1, -(2**31), 0, 7, 0, 0, 44, 45, 3)
     assert len(sizes) > LANES
     pitch = 44
-    problem = scheduler.Problem(sizes, len(sizes) * pitch, len(sizes) * pitch, 28, 40, pitch)
+    problem = scheduler.Problem(Ends(sizes), len(sizes) * pitch, len(sizes) * pitch, 28, 40, pitch)
     assert [(g, end - start) for g, start, end, *_ in groups_of("m", problem)][:3] == [(1, 1), (2, 4), (3, 5)]
     check_walk(config, "m", problem, walked(scheduler, warp, config, "m", problem, clusters=5))
 
@@ -217,8 +218,13 @@ def test_empty_groups_have_no_tiles(scheduler, warp, along, config, full):
 
 
 @pytest.mark.parametrize(("along", "config"), [("m", SMALL), ("k", SMALL), ("k", DYNAMIC)], ids=["m", "k", "k deepest"])
-def test_ends_that_are_none_are_not_believed(scheduler, warp, along, config):
-    problem = scheduler.Problem((-5, 30, 10, 2**31 - 1, 20, -(2**31)), 50, 50 if along == "m" else 9, 9, 16)
+@pytest.mark.parametrize("bits", [32, 64])
+def test_ends_that_are_none_are_not_believed(scheduler, warp, along, config, bits):
+    """Of 64 bits neither: the low 32 of some are ends like any other."""
+    ends = Ends((-5, 30, 10, 2**31 - 1, 20, -(2**31)))
+    if bits == 64:
+        ends = WideEnds((20 - 2**40, 30, 10 - 2**32, 2**32 + 5, 20, -(2**63)))
+    problem = scheduler.Problem(ends, 50, 50 if along == "m" else 9, 9, 16)
     assert [g for g, *_ in groups_of(along, problem)] == [1, 3]
     check_walk(config, along, problem, walked(scheduler, warp, config, along, problem, clusters=2))
 

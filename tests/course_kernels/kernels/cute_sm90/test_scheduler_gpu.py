@@ -4,7 +4,6 @@ between, and more groups than a warp has lanes. ``test_scheduler`` looks at the 
 
 from __future__ import annotations
 
-import functools
 import itertools
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,23 +13,23 @@ import pytest
 import torch
 
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.hopper.cute import KernelVariant
 from course_kernels.engine.product import Product
 from course_kernels.kernels.cute_sm90.config import CONFIGS, configs_for
+from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.testing.grouped_cases import GroupedCase, check
-from cute_calls import call, call_scaled, cute_alone, kept_kernel
+from cute_calls import call, call_scaled, cute_alone
 from cute_tiles import check_walk
 
 pytestmark = pytest.mark.gpu
 FP8 = torch.float8_e4m3fn
 TILE_M = 128  # of most configurations
-ALONG_M = (KernelVariant("m", "k"), KernelVariant("m", "n"), KernelVariant("m", "k", 1))
-ALONG_K = KernelVariant("k", "n")
+ALONG_M = (Form(), Form("m", "n"), Form("m", "k", 1, scaling="lines"))
+ALONG_K = Form("k", "n")
 SQUARE = next(config for config in CONFIGS if config.cluster == 2 and config.tile_n == config.tile_m)
 WHOLE = replace(SQUARE, split_last_wave=False)
 FITTED = next(config for config in CONFIGS if config.tail_tile_n)
 NARROW = replace(FITTED, stages=4, tail_tile_n=0)
-TALL = next(config for config in configs_for("k", "n") if config.tile_m == 256)
+TALL = next(config for config in configs_for(ALONG_K) if config.tile_m == 256)
 # The last row of tiles of one row, of half a tile and around it; some groups have no other.
 ENDS = (1, 63, 64, 65, 0, 127, 192, 193, 320, 449, 0, 7)
 DEPTHS = (0, 40, 0, 0, 130, 1, 64, 0, 65, 300, 0)
@@ -54,18 +53,18 @@ def device():
 
 
 def id_of(value):
-    return "-".join(map(str, value)) if isinstance(value, KernelVariant) else value.name
+    return "-".join(map(str, value)) if isinstance(value, Form) else value.name
 
 
 def pairs_for(*forms):
     """Forms, with each configuration that has clusters of two."""
-    found = [(form, config) for form in forms for config in configs_for(*form) if config.cluster == 2]
+    found = [(form, config) for form in forms for config in configs_for(form) if config.cluster == 2]
     return pytest.mark.parametrize(("form", "config"), found, ids=id_of)
 
 
 def case_of(form, sizes, N, M=TILE_M):
     """Whole numbers, a result over NaN in memory that is watched, and a tail of NaN. K is several blocks and a part."""
-    along, b_major, operand_bytes, _ = form
+    along, b_major, operand_bytes, *_ = form
     return GroupedCase(
         along, sizes, M, N, K=136 if operand_bytes == 2 else 272, dtype=torch.bfloat16 if operand_bytes == 2 else FP8,
         layout_a="col" if along == "k" else "row", layout_b="col" if b_major == "k" else "row", layout_out="pitched",
@@ -101,16 +100,12 @@ class Tile(NamedTuple):
     blocks: int
 
 
-def by(form, config, compiled=None):
-    """The kernel in one configuration as `check` calls it, by way of ``cute`` or as it was compiled."""
+def by(form, config, num_sms=None):
+    """The kernel in one configuration as `check` calls it, on so many SMs."""
 
     def function(mat_a, mat_b, offs, out, **scales):
-        assert cute.match_variant(Product.packed(mat_a, mat_b, offs, **scales), out) == form
-        if compiled is None:
-            cute.multiply(Product.packed(mat_a, mat_b, offs, **scales), out, form, config)
-        else:
-            counter = [torch.zeros(1, dtype=torch.float64, device=offs.device)] if config.dynamic else []
-            compiled(mat_a, mat_b, out, offs, *(scales.values() or [None, None][: 2 * len(counter)]), *counter)
+        assert cute.match_form(Product.packed(mat_a, mat_b, offs, **scales), out) == form
+        cute.multiply(Product.packed(mat_a, mat_b, offs, **scales), out, form, config, num_sms)
         return out
 
     return function
@@ -169,17 +164,10 @@ def test_groups_that_are_all_empty_or_nearly(device, form, config, sizes):
 
 @pytest.mark.parametrize("form", [*ALONG_M, ALONG_K], ids=id_of)
 def test_a_thousand_groups_of_which_two_in_five_are_empty(device, form):
-    config = next(config for config in configs_for(*form) if config.tile_n == 128)
+    config = next(config for config in configs_for(form) if config.tile_n == 128)
     assert config.cluster == 2
     sizes = tuple(i * 37 % 301 * (i % 5 > 1) for i in range(1000))
     check(case_of(form, sizes, N=136, M=72), by(form, config), device=device)
-
-
-@functools.cache
-def compiled_for(form, config, processors):
-    along, b_major, *_ = form
-    kinds = dict(offsets_along=along, b_major=b_major, multiprocessors=processors)
-    return kept_kernel(config, "bfloat16", "bfloat16", **kinds)
 
 
 @pytest.mark.parametrize(
@@ -193,12 +181,11 @@ def compiled_for(form, config, processors):
 )  # fmt: skip
 def test_few_clusters_take_all_tiles(device, form, config):
     """Each many in a row, of every kind, of groups in several windows; along K of one block and of several."""
-    compiled = compiled_for(form, config, 3 * config.cluster)
     # Behind three times as many of each kind one more, so that the last wave is not full.
     sizes = DEPTHS * 10 if form == ALONG_K else (*SIZES, *ENDS) * 3 + (1,)
     for cols in (1, 2, 3):
         for N in (extent(cols, config.tile_n), cols * config.tile_n - 64):
-            check(case_of(form, sizes, N, M=3 * TILE_M), by(form, config, compiled), device=device)
+            check(case_of(form, sizes, N, M=3 * TILE_M), by(form, config, num_sms=3 * config.cluster), device=device)
 
 
 def walked(walk, config, problem, clusters, device):

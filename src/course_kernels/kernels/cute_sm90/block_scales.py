@@ -16,9 +16,6 @@ from cutlass.cute.typing import AddressSpace
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, MMA_ROWS, SCALE_BLOCK, WARP_GROUP
 from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, find_tile
 
-# The warp that copies factors, of the warp group that loads.
-FACTORS_WARP = 1
-
 
 class BlockScales(NamedTuple):
     """Factors, float32, with any strides: ``rows`` (total_m, blocks of K) of A's rows, ``cols`` (G, blocks of K, blocks
@@ -39,22 +36,22 @@ class Lines(NamedTuple):
     odd: Boolean
 
 
-def column_blocks(config, cut) -> int:
+def column_blocks(config, shape) -> int:
     """Blocks of columns that a tile has a part of, at most."""
-    return -(-cut.tile_n // SCALE_BLOCK) + (config.scale_cols < SCALE_BLOCK and cut.tile_n % SCALE_BLOCK == 0)
+    return -(-shape.tile_n // SCALE_BLOCK) + (config.scale_cols < SCALE_BLOCK and shape.tile_n % SCALE_BLOCK == 0)
 
 
 @cute.jit
-def factor_lines(config: cutlass.Constexpr, cut: cutlass.Constexpr, tile: Tile, scales: BlockScales) -> Lines:
+def scale_lines(config: cutlass.Constexpr, shape: cutlass.Constexpr, tile: Tile, scales: BlockScales) -> Lines:
     """Where the factors of a tile begin. What is outside of the group or of the result has the last factors inside."""
     thread = cute.arch.thread_idx()[0] % WARP_GROUP
-    row, slabs = tile.row + thread // 32 * 16 + thread % 32 // 4, cut.tile_m // MMA_ROWS // cut.sharing_groups
+    row, slabs = tile.row + thread // 32 * 16 + thread % 32 // 4, shape.tile_m // MMA_ROWS // shape.sharing_groups
     if cutlass.const_expr(config.schedule == COOPERATIVE):
         row += (cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1) * MMA_ROWS
     rows = cute.make_rmem_tensor(2 * slabs, Int64)
-    cols = cute.make_rmem_tensor(column_blocks(config, cut), Int64)
+    cols = cute.make_rmem_tensor(column_blocks(config, shape), Int64)
     for i in cutlass.range_constexpr(2 * slabs):
-        line = cutlass.min(row + i // 2 * MMA_ROWS * cut.sharing_groups + i % 2 * 8, tile.end - 1)
+        line = cutlass.min(row + i // 2 * MMA_ROWS * shape.sharing_groups + i % 2 * 8, tile.end - 1)
         rows[i] = scales.rows[line, None].iterator.toint()
     for i in cutlass.range_constexpr(cute.size(cols)):
         block = cutlass.min(tile.col // SCALE_BLOCK + i, cute.size(scales.cols, mode=[2]) - 1)
@@ -93,7 +90,7 @@ def products_of(config: cutlass.Constexpr, lines: Lines, rows: cute.Tensor, cols
             products[i * blocks + j] = rows[i] * factor
 
 
-class StageFactors(NamedTuple):
+class StageScales(NamedTuple):
     """The factors in shared memory, with groups along "k". ``rows`` (2, pairs, stages): two rows eight apart, which one
     thread has, are a pair. ``cols`` (4, 4, columns / 16, stages): of sixteen columns those four that each of four
     neighbouring threads has."""
@@ -102,22 +99,22 @@ class StageFactors(NamedTuple):
     cols: cute.Tensor
 
 
-def factors_of(config, first: cute.Pointer) -> StageFactors:
+def stage_scales_of(config, first: cute.Pointer) -> StageScales:
     """The factors of the stages, which begin at ``first``."""
-    pitch, stages = config.stage_factors("k"), config.stages
+    pitch, stages = config.stage_scales, config.stages
     rows = cute.make_layout((2, config.tile_m // 2, stages), stride=(1, 2, pitch))
     cols = cute.make_layout((4, 4, config.tile_n // 16, stages), stride=(1, 4, 16, pitch))
-    return StageFactors(cute.make_tensor(first, rows), cute.make_tensor(first + config.tile_m, cols))
+    return StageScales(cute.make_tensor(first, rows), cute.make_tensor(first + config.tile_m, cols))
 
 
 @cute.jit
-def load_factors(
+def load_scales(
     config: cutlass.Constexpr,
     tile: Tile,
     ring: pipeline.PipelineAsync,
     state: pipeline.PipelineState,
     scales: BlockScales,
-    factors: StageFactors,
+    staged: StageScales,
 ) -> pipeline.PipelineState:
     """Bring the factors of all blocks of a tile into stages as they become free. The group's first factors are those of
     its first block of all. Called by one warp."""
@@ -134,12 +131,12 @@ def load_factors(
         # Not ``wait_free``: with it, addresses spill from the few registers of this warp group.
         ring.sync_object_empty.wait(state.index, state.phase)
         for i in cutlass.range_constexpr(len(rows)):
-            pair = factors.rows[None, i * (LANES // 2) + lane // 16 * 8 + lane % 8, state.index]
+            pair = staged.rows[None, i * (LANES // 2) + lane // 16 * 8 + lane % 8, state.index]
             cute.copy(
                 copy, cute.local_tile(rows[i], (1,), (first_block + k,)), cute.local_tile(pair, (1,), (lane // 8 % 2,))
             )
         for i in cutlass.range_constexpr(len(cols)):
-            four, at = factors.cols[None, lane // 2 % 4, i * (LANES // 16) + lane // 16, state.index], lane // 8 % 2 * 2
+            four, at = staged.cols[None, lane // 2 % 4, i * (LANES // 16) + lane // 16, state.index], lane // 8 % 2 * 2
             cute.copy(
                 copy, cute.local_tile(cols[i], (1,), (first_block + k,)), cute.local_tile(four, (1,), (at + lane % 2,))
             )
@@ -150,22 +147,23 @@ def load_factors(
 
 
 @cute.jit
-def load_all_factors(
+def load_all_scales(
     config: cutlass.Constexpr,
     problem: Problem,
     window: Window,
     number: Int32,
     ring: pipeline.PipelineAsync,
     scales: BlockScales,
-    factors: StageFactors,
+    staged: StageScales,
+    warp: cutlass.Constexpr[int],
 ):
-    """Bring the factors of all tiles of this CTA, from the cluster's piece of work ``number`` on. ``FACTORS_WARP`` does
+    """Bring the factors of all tiles of this CTA, from the cluster's piece of work ``number`` on. Warp ``warp`` does
     it, others do nothing."""
-    if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == FACTORS_WARP:
+    if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == warp:
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
         window, tile = find_tile(config, "k", problem, window, number)
         while tile.found:
-            state = load_factors(config, tile, ring, state, scales, factors)
+            state = load_scales(config, tile, ring, state, scales, staged)
             number += cute.arch.grid_dim()[2]
             window, tile = find_tile(config, "k", problem, window, number)
         # The threads outlive their copies.
@@ -174,12 +172,12 @@ def load_all_factors(
 
 
 @cute.jit
-def read_rows(cut: cutlass.Constexpr, factors: StageFactors, stage: Int32, rows: cute.Tensor):
+def read_rows(shape: cutlass.Constexpr, staged: StageScales, stage: Int32, rows: cute.Tensor):
     """Read a stage's factors of this thread's two rows of each 64."""
     thread = cute.arch.thread_idx()[0] % WARP_GROUP
     pair = thread // 32 * 8 + thread % 32 // 4
-    if cutlass.const_expr(cut.sharing_groups > 1):
+    if cutlass.const_expr(shape.sharing_groups > 1):
         pair += (cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1) * (MMA_ROWS // 2)
     for i in cutlass.range_constexpr(cute.size(rows, mode=[1])):
-        first = i * cut.sharing_groups * (MMA_ROWS // 2)
-        cute.autovec_copy(factors.rows[None, first + pair, stage], rows[None, i])
+        first = i * shape.sharing_groups * (MMA_ROWS // 2)
+        cute.autovec_copy(staged.rows[None, first + pair, stage], rows[None, i])

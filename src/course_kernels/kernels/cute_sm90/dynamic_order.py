@@ -35,7 +35,7 @@ NONE = 2**31 - 1
 NUMBER_BYTES = 4
 
 
-class Tickets(NamedTuple):
+class Order(NamedTuple):
     """The counter, and in shared memory the slots' numbers and barriers; all None where the order is fixed."""
 
     counter: cute.Pointer | None = None
@@ -52,9 +52,9 @@ class Place(NamedTuple):
 
 
 @cute.jit
-def make_tickets(
+def make_order(
     config: cutlass.Constexpr, counter: cute.Tensor | None, numbers: cute.Pointer, barriers: cute.Pointer
-) -> Tickets:
+) -> Order:
     """Set up the barriers; the cluster has to be synchronized before they are used.
 
     Args:
@@ -65,63 +65,63 @@ def make_tickets(
         barriers: room for twice as many int64.
     """
     if cutlass.const_expr(not config.dynamic):
-        return Tickets()
+        return Order()
     # All warps that multiply, and the loading warp of each CTA but the first, which knows the numbers already.
     readers = config.cluster * (2 * WARP_GROUP // 32) + config.cluster - 1
     if cute.arch.thread_idx()[0] == 0:
         for slot in cutlass.range_constexpr(SLOTS):
             cute.arch.mbarrier_init(barriers + slot, 1)
             cute.arch.mbarrier_init(barriers + SLOTS + slot, readers)
-    return Tickets(counter.iterator, numbers, barriers, barriers + SLOTS)
+    return Order(counter.iterator, numbers, barriers, barriers + SLOTS)
 
 
 @cute.jit
-def take(config: cutlass.Constexpr, tickets: Tickets, slots: Int32) -> Place:
+def take(config: cutlass.Constexpr, order: Order, slots: Int32) -> Place:
     """The number in a reader's next slot, after ``slots`` others. Called by whole warps."""
     slot = slots % SLOTS
-    cute.arch.mbarrier_wait(tickets.full + slot, slots // SLOTS % 2)
-    number = cute.arch.load(tickets.numbers + slot, Int32, sem="relaxed", scope="cta", ss="cta")
+    cute.arch.mbarrier_wait(order.full + slot, slots // SLOTS % 2)
+    number = cute.arch.load(order.numbers + slot, Int32, sem="relaxed", scope="cta", ss="cta")
     # All lanes have read the same. If the compiler did not know it, it would move the address of each operand of wgmma
     # to a uniform register.
     number = cute.arch.make_warp_uniform(number)
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
         if cutlass.const_expr(config.cluster == 1):
-            cute.arch.mbarrier_arrive(tickets.free + slot)
+            cute.arch.mbarrier_arrive(order.free + slot)
         else:
-            cute.arch.mbarrier_arrive(tickets.free + slot, 0)
+            cute.arch.mbarrier_arrive(order.free + slot, 0)
     return Place(number, slots + 1)
 
 
 @cute.jit
-def following(config: cutlass.Constexpr, tickets: Tickets, place: Place) -> Place:
+def following(config: cutlass.Constexpr, order: Order, place: Place) -> Place:
     """The cluster's place after this one; after ``NONE`` nothing is read. Called by whole warps that multiply, for each
     of their cluster's numbers."""
     if cutlass.const_expr(not config.dynamic):
         place = Place(place.number + cute.arch.grid_dim()[2], place.slots)
     elif place.number != NONE:
-        place = take(config, tickets, place.slots)
+        place = take(config, order, place.slots)
     return place
 
 
 @cute.jit
-def leave(config: cutlass.Constexpr, tickets: Tickets, place: Place):
+def leave(config: cutlass.Constexpr, order: Order, place: Place):
     """Read ``NONE`` where the cluster has no tile at all. Called by whole warps that multiply, after all tiles."""
     if cutlass.const_expr(not config.dynamic):
         return
     if place.slots == 0:
-        take(config, tickets, place.slots)
+        take(config, order, place.slots)
 
 
 @cute.jit
-def claim(config: cutlass.Constexpr, tickets: Tickets) -> Float64:
+def claim(config: cutlass.Constexpr, order: Order) -> Float64:
     """Ask for the cluster's next number, before a tile is loaded. In the first lane of the first CTA's loading warp it
     is the counter's value, which arrives when it is used; else any."""
     claimed = Float64(0.0)
     if cutlass.const_expr(not config.dynamic):
         return claimed
     if cute.arch.block_idx_in_cluster() == 0 and cute.arch.lane_idx() == 0:
-        claimed = cute.arch.atomic_add(tickets.counter, Float64(1.0), sem="relaxed", scope="gpu")
+        claimed = cute.arch.atomic_add(order.counter, Float64(1.0), sem="relaxed", scope="gpu")
     return claimed
 
 
@@ -130,7 +130,7 @@ def announce(
     config: cutlass.Constexpr,
     along: cutlass.Constexpr,
     problem: Problem,
-    tickets: Tickets,
+    order: Order,
     window: Window,
     place: Place,
     claimed: Float64,
@@ -148,8 +148,8 @@ def announce(
             told = Int32(NONE)
             total = passed_by(config, along, window)  # the window is the last one
             if number == total + cute.arch.grid_dim()[2] - 1 and cute.arch.lane_idx() == 0:
-                cute.arch.store(tickets.counter, Float64(0.0), sem="relaxed", scope="gpu")
-        place = Place(number, send(config, tickets, told, place.slots))
+                cute.arch.store(order.counter, Float64(0.0), sem="relaxed", scope="gpu")
+        place = Place(number, send(config, order, told, place.slots))
     return window, place
 
 
@@ -158,48 +158,48 @@ def next_to_load(
     config: cutlass.Constexpr,
     along: cutlass.Constexpr,
     problem: Problem,
-    tickets: Tickets,
+    order: Order,
     window: Window,
     place: Place,
 ) -> tuple[Window, Tile, Place]:
     """The window with the cluster's next tile, this CTA's tile of it, and its place. Called by the loading warps; that
     of the first CTA knows its number since ``announce``, and waits until it is not too far ahead."""
     if cutlass.const_expr(not config.dynamic):
-        place = following(config, tickets, place)
+        place = following(config, order, place)
     elif cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) != 0:
-        place = take(config, tickets, place.slots)
+        place = take(config, order, place.slots)
     else:
-        wait_free(tickets, place.slots + SLOTS - AHEAD - 1)
+        wait_free(order, place.slots + SLOTS - AHEAD - 1)
     window, tile = find_tile(config, along, problem, window, place.number)
     return window, tile, place
 
 
 @cute.jit
-def send(config: cutlass.Constexpr, tickets: Tickets, number: Int32, slots: Int32) -> Int32:
+def send(config: cutlass.Constexpr, order: Order, number: Int32, slots: Int32) -> Int32:
     """Write a number to the next slot of all CTAs, after ``slots`` others. Returns how many were written then. Called
     by a whole warp."""
-    wait_free(tickets, slots)
+    wait_free(order, slots)
     slot = slots % SLOTS
     if cute.arch.lane_idx() == 0:
         if cutlass.const_expr(config.cluster == 1):
-            cute.arch.store(tickets.numbers + slot, number, sem="relaxed", scope="cta", ss="cta")
-            cute.arch.mbarrier_arrive(tickets.full + slot)
+            cute.arch.store(order.numbers + slot, number, sem="relaxed", scope="cta", ss="cta")
+            cute.arch.mbarrier_arrive(order.full + slot)
         else:
             for cta in cutlass.range_constexpr(config.cluster):
-                cute.arch.mbarrier_arrive_and_expect_tx(tickets.full + slot, NUMBER_BYTES, cta)
-                cute.arch.store_async_dsmem(tickets.numbers + slot, number, tickets.full + slot, cta)
+                cute.arch.mbarrier_arrive_and_expect_tx(order.full + slot, NUMBER_BYTES, cta)
+                cute.arch.store_async_dsmem(order.numbers + slot, number, order.full + slot, cta)
     return slots + 1
 
 
 @cute.jit
-def wait_free(tickets: Tickets, slots: Int32):
+def wait_free(order: Order, slots: Int32):
     """Wait until the slot is free that comes after ``slots`` others."""
     # A barrier that nobody has used yet lets pass who waits for the phase before its first.
-    cute.arch.mbarrier_wait(tickets.free + slots % SLOTS, (slots // SLOTS + 1) % 2)
+    cute.arch.mbarrier_wait(order.free + slots % SLOTS, (slots // SLOTS + 1) % 2)
 
 
 @cute.jit
-def leave_loading(config: cutlass.Constexpr, tickets: Tickets, place: Place):
+def leave_loading(config: cutlass.Constexpr, order: Order, place: Place):
     """``leave`` for the loading warps. That of the first CTA waits until every number was read: a CTA that ends earlier
     would be written to after its end. Nothing is on its way to another CTA then, whose warps read all that they are
     sent."""
@@ -207,8 +207,8 @@ def leave_loading(config: cutlass.Constexpr, tickets: Tickets, place: Place):
         rank, slots = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()), place.slots
         if rank == 0:
             if slots == 0:
-                slots = send(config, tickets, Int32(NONE), slots)
+                slots = send(config, order, Int32(NONE), slots)
             for slot in cutlass.range_constexpr(SLOTS):
-                wait_free(tickets, slots + slot)
+                wait_free(order, slots + slot)
         else:
-            leave(config, tickets, place)
+            leave(config, order, place)

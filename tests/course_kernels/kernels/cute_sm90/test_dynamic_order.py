@@ -1,7 +1,7 @@
 """The dynamic order without a GPU: its own source, run by threads that take the places of warps.
 
 A thread is a warp of one lane. Barriers and stores between CTAs are Python's, and say so if a number is overwritten
-before all have read it, or if somebody writes to a CTA that has ended. On a GPU: ``test_tickets_gpu``.
+before all have read it, or if somebody writes to a CTA that has ended. On a GPU: ``test_dynamic_order_gpu``.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def simulate(config, clusters, total, seed):
         SimpleNamespace(found=number < problem),
     )
     scheduler.passed_by = lambda config, along, window: total
-    tickets = plain_scheduler.load(machine.arch(), name="tickets", scheduler=scheduler)
+    dynamic_order = plain_scheduler.load(machine.arch(), name="dynamic_order", scheduler=scheduler)
     given = dict(config=config, along="k", problem=total)
     found, orders, left = {}, {}, {}
     loaded = {}  # tiles whose loads are issued, by CTA
@@ -150,7 +150,7 @@ def simulate(config, clusters, total, seed):
 
     def check_ahead(role, loaded_before):
         # Of a ping-pong pair each group has every other tile.
-        least = (loaded_before - tickets.AHEAD) // (2 if config.schedule == PINGPONG else 1)
+        least = (loaded_before - dynamic_order.AHEAD) // (2 if config.schedule == PINGPONG else 1)
         begun = min(len(found[other]) for other in found if other[0] == role[0] and other[2] != "load")
         assert role[1] or begun >= least, "the loads are too far ahead"
 
@@ -159,16 +159,16 @@ def simulate(config, clusters, total, seed):
         while tile.found:
             check_ahead(role, len(found[role]))
             note(role, place.number)
-            claimed, number = tickets.claim(config, order), place.number
+            claimed, number = dynamic_order.claim(config, order), place.number
             machine.pause()
-            given_order = dict(**given, tickets=order)
-            window, place = tickets.announce(**given_order, window=window, place=place, claimed=claimed)
+            given_order = dict(**given, order=order)
+            window, place = dynamic_order.announce(**given_order, window=window, place=place, claimed=claimed)
             machine.pause()
             with machine.changed:
                 loaded[role[:2]].add(number)
                 machine.changed.notify_all()
-            window, tile, place = tickets.next_to_load(**given_order, window=window, place=place)
-        tickets.leave_loading(config, order, place)
+            window, tile, place = dynamic_order.next_to_load(**given_order, window=window, place=place)
+        dynamic_order.leave_loading(config, order, place)
 
     def wait_for_loads(role, number):
         with machine.changed:
@@ -178,20 +178,20 @@ def simulate(config, clusters, total, seed):
 
     def multiply(role, order, place):
         if config.schedule == PINGPONG and role[2] == 1:
-            place = tickets.following(config, order, place)
+            place = dynamic_order.following(config, order, place)
         while place.number < total:
             wait_for_loads(role, place.number)
             machine.pause()
             note(role, place.number)
             if config.schedule == PINGPONG:
-                place = tickets.following(config, order, place)
-            place = tickets.following(config, order, place)
-        tickets.leave(config, order, place)
+                place = dynamic_order.following(config, order, place)
+            place = dynamic_order.following(config, order, place)
+        dynamic_order.leave(config, order, place)
 
     def run(function, role):
         machine.me.cluster, machine.me.rank = role[:2]
         try:
-            function(role, orders[role[:2]], tickets.Place(role[0], 0))
+            function(role, orders[role[:2]], dynamic_order.Place(role[0], 0))
         except BaseException as error:
             with machine.changed:
                 machine.errors.append(error)
@@ -205,7 +205,7 @@ def simulate(config, clusters, total, seed):
     for cluster in range(clusters):
         for rank in range(config.cluster):
             machine.me.cluster, machine.me.rank = cluster, rank
-            orders[cluster, rank] = tickets.make_tickets(
+            orders[cluster, rank] = dynamic_order.make_order(
                 config, SimpleNamespace(iterator=None), Pointer("numbers"), Pointer("slots")
             )
             roles = [(load, (cluster, rank, "load"))]
@@ -248,14 +248,16 @@ def test_every_number_once_and_all_warps_of_a_cluster_alike(config, clusters, to
 
 def test_a_fixed_order_asks_nobody():
     machine = Machine(5, 2, 0)
-    tickets = plain_scheduler.load(machine.arch(), name="tickets", scheduler=plain_scheduler.load(machine.arch()))
+    dynamic_order = plain_scheduler.load(
+        machine.arch(), name="dynamic_order", scheduler=plain_scheduler.load(machine.arch())
+    )
     fixed = replace(DYNAMIC, dynamic=False)
-    order = tickets.make_tickets(fixed, None, None, None)
-    assert order == tickets.Tickets(None, None, None, None)
-    assert tickets.claim(fixed, order) == 0
-    assert tickets.following(fixed, order, tickets.Place(3, 0)) == tickets.Place(8, 0)
-    tickets.leave(fixed, order, tickets.Place(3, 0))
-    tickets.leave_loading(fixed, order, tickets.Place(3, 0))
+    order = dynamic_order.make_order(fixed, None, None, None)
+    assert order == dynamic_order.Order(None, None, None, None)
+    assert dynamic_order.claim(fixed, order) == 0
+    assert dynamic_order.following(fixed, order, dynamic_order.Place(3, 0)) == dynamic_order.Place(8, 0)
+    dynamic_order.leave(fixed, order, dynamic_order.Place(3, 0))
+    dynamic_order.leave_loading(fixed, order, dynamic_order.Place(3, 0))
     assert machine.barriers == {}
 
 

@@ -1,4 +1,4 @@
-"""Windows: descriptors in which one group's lines end where the group ends, for all groups the same descriptor.
+"""Ragged descriptors: one group's lines end where the group ends, for all groups in the same descriptor.
 
 What lies past the group's end is out of bounds then: a load brings zeros instead of the next group's lines, without
 reading them, and a store leaves them alone. Two more dimensions do it, which cancel out because addresses wrap at 64
@@ -14,16 +14,18 @@ LINES = 2**30
 ANY = 2**31 - 1
 
 
-def make_window(operand: cute.Tensor, ragged: cutlass.Constexpr[int]) -> cute.Tensor:
-    """What a descriptor has to describe of a matrix whose mode ``ragged``, 0 or 1, is that of the groups."""
+def make_ragged(operand: cute.Tensor, ragged: cutlass.Constexpr[int]) -> cute.Tensor:
+    """What a ragged descriptor has to describe of a matrix whose mode ``ragged``, 0 or 1, is that of the groups."""
     pitch = operand.stride[ragged]
     shape = tuple(LINES if mode == ragged else operand.shape[mode] for mode in (0, 1))
     layout = cute.make_layout((*shape, ANY, ANY), stride=(*operand.stride, 2**34 - pitch, pitch))
     return cute.make_tensor(operand.iterator, layout)
 
 
-def open_at(window: cute.Tensor, ragged: cutlass.Constexpr[int], line: Int32, end: Int32, other: Int32) -> cute.Tensor:
+def open_at(
+    described: cute.Tensor, ragged: cutlass.Constexpr[int], line: Int32, end: Int32, other: Int32
+) -> cute.Tensor:
     """The coordinates from ``line`` on of a group that ends before line ``end``, and from ``other`` on in the mode that
     is not ragged."""
     first = LINES - (end - line)
-    return cute.domain_offset((other, first) if ragged else (first, other), window[None, None, LINES, end])
+    return cute.domain_offset((other, first) if ragged else (first, other), described[None, None, LINES, end])

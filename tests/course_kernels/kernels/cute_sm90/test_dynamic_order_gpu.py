@@ -1,5 +1,5 @@
 """The dynamic order on Hopper: the results are those of the fixed order bit for bit, however often, in graphs, and on
-two streams at a time. ``test_tickets`` looks at the source without a GPU."""
+two streams at a time. ``test_dynamic_order`` looks at the source without a GPU."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.hopper.cute import KernelVariant
 from course_kernels.engine.product import Product
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_ALONG_K, CuteConfig
+from course_kernels.kernels.cute_sm90.form import Form
 
 pytestmark = pytest.mark.gpu
 DYNAMIC = [config for config in CONFIGS_ALONG_K if config.dynamic]
@@ -45,7 +45,7 @@ class Case:
     """Operands of a product of normal numbers, and its result in a fixed order."""
 
     def __init__(self, along: str, sizes, M: int, N: int, seed: int, device, out_dtype=torch.bfloat16):
-        self.variant = KernelVariant("k", "n") if along == "k" else KernelVariant("m", "k")
+        self.form = Form(along, "n" if along == "k" else "k")
         self.out_dtype = out_dtype
         total, K = sum(sizes) + 61, 136
         generator = torch.Generator(device).manual_seed(seed)
@@ -65,7 +65,8 @@ class Case:
         return torch.full(self.shape, float("nan"), dtype=self.out_dtype, device=self.operands.offs.device)
 
     def compute(self, config: CuteConfig, out: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
-        cute.multiply(self.operands, out, self.variant, config, accumulate)
+        form = self.form._replace(epilogue="add" if accumulate else "store")
+        cute.multiply(self.operands, out, form, config)
         return out
 
     def fixed(self, config: CuteConfig) -> torch.Tensor:
@@ -153,11 +154,10 @@ def test_two_streams_at_once(device, config):
 @pytest.mark.parametrize("cluster", [1, 2])
 @pytest.mark.parametrize("config", DYNAMIC, ids=name_of)
 def test_few_clusters_beside_one_another(device, config, cluster):
-    """Of a third of the GPU each, so that two of them really run at the same time."""
-    from course_kernels.kernels.cute_sm90.compilation import compile_for
-
+    """Of a third of the GPU each, so that two of them really run at the same time. One compiled kernel serves both
+    numbers of SMs."""
     config = replace(config, cluster=cluster)
-    function = compile_for(config, "bfloat16", offsets_along="k", multiprocessors=44)
+    function = cute.compiled(config, Form("k", "n"), torch.bfloat16, torch.bfloat16, device)
     products = [Product("k", UNEQUAL, 712, 1096, seed, device) for seed in (6, 7)]
     counters = torch.zeros(2, dtype=torch.float64, device=device).split(1)
     expected = [product.fixed(config) for product in products]
@@ -169,7 +169,7 @@ def test_few_clusters_beside_one_another(device, config, cluster):
             with torch.cuda.stream(stream):
                 a, b, offs, *_ = product.operands
                 found.append(product.out())
-                function(a, b, found[-1], offs, None, None, counter)
+                function(a, b, found[-1], offs, 44 // cluster, None, None, counter)
     torch.cuda.synchronize()
     assert [counter.item() for counter in counters] == [0.0, 0.0]
     for found, right in zip(outs, expected):

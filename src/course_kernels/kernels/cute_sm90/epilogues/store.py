@@ -1,0 +1,140 @@
+"""From the accumulators to C: each warp group stores its rows by itself, in blocks, through shared memory.
+
+Where groups lie along M the store goes through a ragged descriptor of C: the hardware cuts off what lies past the
+group's end, full tile or not.
+"""
+
+import cutlass
+from cutlass import Float16, Float32, cute, pipeline
+from cutlass.cute.nvgpu import cpasync, warp
+from cutlass.tensor_utils import LayoutEnum
+from cutlass.utils import hopper_helpers
+
+from course_kernels.kernels.cute_sm90.config import MMA_ROWS, WARP_GROUP, CuteConfig
+from course_kernels.kernels.cute_sm90.epilogues.scaled import Scales, first_row, scale_tile
+from course_kernels.kernels.cute_sm90.form import Form
+from course_kernels.kernels.cute_sm90.mainloop import make_mma
+from course_kernels.kernels.cute_sm90.ragged_descriptor import make_ragged, open_at
+from course_kernels.kernels.cute_sm90.scheduler import Tile
+from course_kernels.kernels.cute_sm90.stages import shared_layout
+
+
+class Store:
+    """The product, multiplied with its factors if there are any, rounded once, and stored.
+
+    Another epilogue replaces a part: ``operation``, the hardware's store; ``columns``, how wide C is; ``begin``, on a
+    whole tile; ``subtile``, from accumulators to the values of one block of C; ``end``, before a CTA ends.
+    """
+
+    operation = cpasync.CopyBulkTensorTileS2GOp
+
+    def __init__(self, config: CuteConfig, form: Form):
+        self.config, self.form = config, form
+
+    def columns(self, cols):
+        """Columns of C that so many columns of the product become, or the first of them."""
+        return cols
+
+    def blocks_of(self, shape: CuteConfig, cols: int) -> int:
+        """Blocks of ``cols`` columns of C that each warp group stores of a tile."""
+        return shape.tile_m // MMA_ROWS // shape.sharing_groups * (self.columns(shape.tile_n) // cols)
+
+    def describe(self, c: cute.Tensor):
+        """Shared layout of the blocks of C, and C's descriptor and coordinates: a ragged descriptor of ``c`` (total_m,
+        N) where groups lie along "m", and ``c`` (G, M, N) with the group last where they lie along "k"."""
+        row_bytes, blocks = self.config.store_row_bytes, 2 * self.config.store_blocks(self.form)
+        dtype, cols = c.element_type, row_bytes * 8 // c.element_type.width
+        if self.form.along == "m":
+            c = make_ragged(c, 0)
+        else:
+            c = cute.make_tensor(c.iterator, cute.select(c.layout, [1, 2, 0]))
+        layout = shared_layout(dtype, MMA_ROWS, cols, blocks)
+        block = cute.slice_(layout, (None, None, 0))
+        atom, coords = cpasync.make_tiled_tma_atom(self.operation(), c, block, (MMA_ROWS, cols))
+        return layout, atom, coords
+
+    @cute.jit
+    def begin(self, shape: cutlass.Constexpr, tile: Tile, acc: cute.Tensor, scales: Scales | None):
+        """Change the accumulators of a warp group's part of a tile."""
+        if cutlass.const_expr(self.form.scaling in ("lines", "groups")):
+            scale_tile(shape, self.form.along, tile, acc, scales)
+
+    @cute.jit
+    def subtile(self, acc: cute.Tensor, number: cutlass.Constexpr[int], part: cute.Tensor):
+        """The values of block ``number`` of a warp group's part of a tile."""
+        for v in cutlass.range_constexpr(cute.size(part)):
+            part[v] = acc[number * cute.size(part) + v]
+
+    @cute.jit
+    def store_tile(
+        self,
+        shape: cutlass.Constexpr,
+        tile: Tile,
+        acc: cute.Tensor,
+        c_atom: cute.CopyAtom,
+        c: cute.Tensor,
+        c_shared: cute.Tensor,
+    ):
+        """Round a warp group's part of a tile of one shape once, and store what lies inside the group's result. Called
+        by whole warp groups."""
+        dtype, cols = c_shared.element_type, cute.size(c_shared, mode=[1])
+        thread = cute.arch.thread_idx()[0] % WARP_GROUP
+        group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
+        together = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=WARP_GROUP)
+        store_blocks = cute.size(c_shared, mode=[2]) // 2
+        # Stores that may still read when a block is overwritten. Every tile begins with the first block: if a tile, of
+        # any shape, may have ended with it, that one's store has to be waited for. (No tile follows a half; it counts
+        # here all the same.)
+        reading = store_blocks - 1
+        at_first = 0 if any(self.blocks_of(each, cols) % store_blocks for each in self.config.shapes) else reading
+
+        # Where wgmma left a thread's accumulators of 64 x cols, and where they go. The layout is that of 16-bit values.
+        to_shared = cute.make_tiled_copy_S(
+            hopper_helpers.get_smem_store_op(LayoutEnum.ROW_MAJOR, dtype, Float32),
+            cute.make_tiled_copy_C_atom(
+                cute.make_copy_atom(warp.StMatrix8x8x16bOp(False, 4), Float16), make_mma(Float16, shape.tile_n, 1)
+            ),
+        ).get_slice(thread)
+        shared = to_shared.partition_D(c_shared)
+        part = cute.make_rmem_tensor(to_shared.partition_S(c_shared).shape[:3], Float32)
+        rounded = cute.make_rmem_tensor(part.shape, dtype)
+
+        wide = self.columns(shape.tile_n) // cols
+        for i in cutlass.range_constexpr(shape.tile_m // MMA_ROWS // shape.sharing_groups):
+            row = first_row(shape, tile, group, i)
+            if cutlass.const_expr(self.form.along == "m"):
+                part_of_c = open_at(c, 0, row, tile.end, self.columns(tile.col))
+            else:
+                part_of_c = cute.domain_offset((row, self.columns(tile.col)), c[None, None, tile.group])
+            blocks = cute.zipped_divide(part_of_c, (MMA_ROWS, cols))
+            source, target = cpasync.tma_partition(
+                c_atom, 0, cute.make_layout(1), cute.group_modes(c_shared, 0, 2), blocks
+            )
+            for j in cutlass.range_constexpr(wide):
+                number = i * wide + j
+                self.subtile(acc, number, part)
+                rounded.store(part.load().to(dtype))
+                buffer = group * store_blocks + number % store_blocks
+                if thread < 32:
+                    cute.arch.cp_async_bulk_wait_group(reading if number else at_first, read=True)
+                together.arrive_and_wait()
+                cute.copy(to_shared, rounded, shared[None, None, None, buffer])
+                cute.arch.fence_proxy("async.shared", space="cta")
+                together.arrive_and_wait()
+                if thread < 32:
+                    cute.copy(c_atom, source[None, buffer], target[None, (0, j)])
+                    cute.arch.cp_async_bulk_commit_group()
+
+    @cute.jit
+    def end(self):
+        """Wait until nothing reads the shared memory, which must outlive the stores. Called by all who store."""
+        cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+class Add(Store):
+    """The same, added to C: by L2, in float32 and without subnormal numbers."""
+
+    operation = cpasync.CopyReduceBulkTensorTileS2GOp
+
+
+EPILOGUES = {"store": Store, "add": Add}

@@ -1,0 +1,151 @@
+"""Blocks of A and B from global memory into stages, through TMA: one warp issues the loads."""
+
+from typing import NamedTuple
+
+import cutlass
+from cutlass import Int16, Int32, Int64, cute, pipeline
+from cutlass.cute.nvgpu import cpasync
+
+from course_kernels.kernels.cute_sm90.dynamic_order import Order, Place, announce, claim
+from course_kernels.kernels.cute_sm90.ragged_descriptor import open_at
+from course_kernels.kernels.cute_sm90.scheduler import Problem, Tile, Window
+from course_kernels.kernels.cute_sm90.stages import filled_by, wait_free
+
+# Which CTAs of a cluster get what one of them loads for both.
+BOTH = 0b11
+# The cache policy of PTX's createpolicy.fractional.L2::evict_first: L2 evicts these lines before others.
+EVICT_FIRST = 0x12F0000000000000
+
+
+class Load(NamedTuple):
+    """TMA descriptors of an operand, and the tensors of their coordinates: of a block that a CTA loads for itself, and
+    of the half block that it loads for both CTAs of a cluster. Without clusters the second is the first."""
+
+    atom: cute.CopyAtom
+    lines: cute.Tensor
+    half_atom: cute.CopyAtom
+    half_lines: cute.Tensor
+
+
+def make_load(operand: cute.Tensor, layout: cute.ComposedLayout, lines: int, depth: int, cluster: int) -> Load:
+    """The copy of blocks of (lines, depth) of a whole operand to shared memory of a layout."""
+    block = cute.slice_(layout, (None, None, 0))
+    own = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), operand, block, (lines, depth))
+    if cluster == 1:
+        return Load(*own, *own)
+    op = cpasync.CopyBulkTensorTileG2SMulticastOp()
+    return Load(*own, *cpasync.make_tiled_tma_atom(op, operand, block, (lines, depth), num_multicast=cluster))
+
+
+@cute.jit
+def first_depth(shape: cutlass.Constexpr, tile: Tile) -> Int32:
+    """Where a tile's first block of 8-bit operands begins along K, the dimension of the groups. The hardware stops the
+    kernel at a coordinate off 16 bytes in the contiguous dimension, so wrong ends must not make one."""
+    return tile.start // shape.tile_k * shape.tile_k
+
+
+@cute.jit
+def a_blocks(shape: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, a: cute.Tensor) -> cute.Tensor:
+    """A tile's blocks of A, one after the other along K."""
+    if cutlass.const_expr(along == "k" and cute.rank(a) == 2):
+        lines = cute.domain_offset((tile.row, first_depth(shape, tile)), a)
+    elif cutlass.const_expr(along == "k"):
+        lines = open_at(a, 1, tile.start, tile.end, tile.row)
+    else:
+        lines = cute.domain_offset((tile.row, 0), a)
+    return cute.local_tile(lines, (shape.tile_m, shape.tile_k), (0, None))
+
+
+@cute.jit
+def b_blocks(shape: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, b: cute.Tensor) -> cute.Tensor:
+    """A tile's blocks of B."""
+    if cutlass.const_expr(along == "k" and cute.rank(b) == 2):
+        lines = cute.domain_offset((tile.col, first_depth(shape, tile)), b)
+    elif cutlass.const_expr(along == "k"):
+        lines = open_at(b, 1, tile.start, tile.end, tile.col)
+    else:
+        lines = cute.domain_offset((tile.col, 0), b[None, None, tile.group])
+    return cute.local_tile(lines, (shape.tile_n, shape.tile_k), (0, None))
+
+
+@cute.jit
+def loads_of(atom: cute.CopyAtom, part: Int32, parts: cutlass.Constexpr[int], blocks: cute.Tensor, shared: cute.Tensor):
+    """A CTA's part of each block that ``parts`` of them load together: where it goes to in each stage, and from where
+    it comes in each block."""
+    shared, blocks = cute.group_modes(shared, 0, 2), cute.group_modes(blocks, 0, 2)
+    return cpasync.tma_partition(atom, part, cute.make_layout(parts), shared, blocks)
+
+
+@cute.jit
+def load_block(
+    atom: cute.CopyAtom,
+    loads: tuple[cute.Tensor, cute.Tensor],
+    k: Int32,
+    stage: Int32,
+    full: cute.Pointer,
+    ctas: cutlass.Constexpr[int | None] = None,
+    streamed: cutlass.Constexpr[bool] = False,
+):
+    """Load block ``k`` of a part from ``loads_of`` into a stage, also of ``ctas``, a bit for each of the cluster.
+    Where ``streamed`` L2 does not keep it."""
+    to, blocks = loads
+    mask = None if cutlass.const_expr(ctas is None) else Int16(ctas)
+    policy = Int64(EVICT_FIRST) if cutlass.const_expr(streamed) else None
+    cute.copy(atom, blocks[None, k], to[None, stage], tma_bar_ptr=full, mcast_mask=mask, cache_policy=policy)
+
+
+@cute.jit
+def load_tile(
+    config: cutlass.Constexpr,
+    number: cutlass.Constexpr[int],
+    along: cutlass.Constexpr,
+    tile: Tile,
+    ring: pipeline.PipelineAsync,
+    state: pipeline.PipelineState,
+    loads: tuple[Load, Load],
+    shared: tuple[cute.Tensor, cute.Tensor],
+    problem: Problem,
+    order: Order,
+    window: Window,
+    place: Place,
+) -> tuple[pipeline.PipelineState, Window, Place]:
+    """Bring all blocks of a tile, whose shape is ``config.shapes[number]``, into stages as they become free; meanwhile
+    get the cluster's next number, if the order is dynamic. Returns the state after the tile, and what
+    ``dynamic_order.announce`` returns. Called by one warp.
+
+    A tile may start at any line, and what lies outside the operand arrives as zeros. With groups along "m" the operands
+    are (total_m, K) and (N, K, G): rows of the next group make rows that are never stored, and arrive as they are. With
+    groups along "k" both have ragged descriptors: the next group's depth has to be zeros; but groups of 8-bit operands
+    are whole blocks, and the operands (M, total_k) and (N, total_k).
+    """
+    claimed = claim(config, order)
+    shape, (a_shared, b_shared) = config.shapes[number], shared
+    element_bytes = a_shared.element_type.width // 8
+    ring = filled_by(ring, (shape.tile_m + shape.tile_n) * shape.tile_k * element_bytes)
+    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    a, b = loads
+    a_own = loads_of(a.atom, 0, 1, a_blocks(shape, along, tile, a.lines), a_shared)
+    b_own = loads_of(b.atom, 0, 1, b_blocks(shape, along, tile, b.lines), b_shared)
+    a_half = loads_of(a.half_atom, rank, shape.cluster, a_blocks(shape, along, tile, a.half_lines), a_shared)
+    b_half = loads_of(b.half_atom, rank, shape.cluster, b_blocks(shape, along, tile, b.half_lines), b_shared)
+    for k in cutlass.range(tile.blocks, unroll=1):
+        if cutlass.const_expr(element_bytes == 1):
+            wait_free(ring, state)
+            ring.sync_object_full.arrive(state.index, None)
+        else:
+            ring.producer_acquire(state)
+        full = ring.producer_get_barrier(state)
+        if cutlass.const_expr(shape.cluster == 1):
+            load_block(a.atom, a_own, k, state.index, full)
+            load_block(b.atom, b_own, k, state.index, full, streamed=shape.stream_b)
+        elif tile.beside:
+            load_block(a.half_atom, a_half, k, state.index, full, BOTH)
+            load_block(b.atom, b_own, k, state.index, full, streamed=shape.stream_b)
+        else:
+            load_block(a.atom, a_own, k, state.index, full)
+            load_block(b.half_atom, b_half, k, state.index, full, BOTH, streamed=shape.stream_b)
+        ring.producer_commit(state)
+        state.advance()
+        if cutlass.const_expr(config.dynamic) and k == cutlass.min(1, tile.blocks - 1):
+            window, place = announce(config, along, problem, order, window, place, claimed)
+    return state, window, place
