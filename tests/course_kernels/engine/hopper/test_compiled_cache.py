@@ -21,8 +21,7 @@ import pytest
 import torch
 
 import forked
-from course_kernels.engine.hopper import compiled_cache as cute_cache
-from course_kernels.engine.hopper import cute
+from course_kernels.engine.hopper import compiled_cache, cute
 from course_kernels.engine.product import Product
 from course_kernels.kernels.cute_sm90.config import PINGPONG, CuteConfig
 from course_kernels.kernels.cute_sm90.form import Form
@@ -63,10 +62,10 @@ def said(function):
 SECOND_PROCESS = f"""{CALL}
 from cutlass import cute
 cute.compile = None
-from course_kernels.engine.hopper import compiled_cache as cute_cache
+from course_kernels.engine.hopper import compiled_cache
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 from course_kernels.kernels.cute_sm90.form import Form
-print(said(cute_cache.compiled(*{ASKED})))
+print(said(compiled_cache.compiled(*{ASKED})))
 """
 
 
@@ -88,16 +87,16 @@ def compiles(original, monkeypatch, tmp_path):
     again = SimpleNamespace(export_to_c=lambda to, name: Path(to).write_bytes(code))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compilation, "compile_for", lambda *args, **options: asked.append((args, options)) or again)
-    cute_cache._warn.cache_clear()
+    compiled_cache._warn.cache_clear()
     return asked
 
 
 def get():
-    return cute_cache.compiled(*ASKED)
+    return compiled_cache.compiled(*ASKED)
 
 
 def files():
-    return sorted(cute_cache.directory().iterdir())
+    return sorted(compiled_cache.directory().iterdir())
 
 
 def test_another_process_loads_what_one_compiled(original):
@@ -121,11 +120,11 @@ def test_the_kernel_behind_grouped_mm_is_kept(compiles):
 
 
 def test_what_is_kept_is_said(compiles, caplog):
-    assert cute_cache.kept() == []
+    assert compiled_cache.kept() == []
     with caplog.at_level(logging.INFO, "course_kernels"):
         get(), get()
     (path,) = files()
-    (entry,) = cute_cache.kept()
+    (entry,) = compiled_cache.kept()
     assert entry.path == path
     assert entry.size == path.stat().st_size
     assert 0 <= entry.seconds < 1
@@ -143,7 +142,7 @@ def test_seconds_are_those_of_compiling(compiles, monkeypatch):
     compile_for = compilation.compile_for
     monkeypatch.setattr(compilation, "compile_for", lambda *args, **options: time.sleep(0.2) or compile_for())
     get()
-    assert 0.2 <= cute_cache.kept()[0].seconds < 2
+    assert 0.2 <= compiled_cache.kept()[0].seconds < 2
 
 
 # ---- the key
@@ -162,45 +161,45 @@ def test_seconds_are_those_of_compiling(compiles, monkeypatch):
 )
 def test_every_argument_is_part_of_the_key(changes):
     arguments = dict(zip(("config", "form", "dtype", "out_dtype"), ASKED))
-    assert cute_cache.key(**{**arguments, **changes}) != cute_cache.key(**arguments)
+    assert compiled_cache.key(**{**arguments, **changes}) != compiled_cache.key(**arguments)
 
 
 def test_sources_packages_machine_and_settings_are_part_of_the_key(monkeypatch, tmp_path):
     keys = []
 
     def note():
-        keys.append(cute_cache.key(*ASKED))
+        keys.append(compiled_cache.key(*ASKED))
 
     note()
-    for path in cute_cache._SOURCES.rglob("*.py"):
-        copy = tmp_path / path.relative_to(cute_cache._SOURCES)
+    for path in compiled_cache._SOURCES.rglob("*.py"):
+        copy = tmp_path / path.relative_to(compiled_cache._SOURCES)
         copy.parent.mkdir(exist_ok=True)
         copy.write_bytes(path.read_bytes())
     with monkeypatch.context() as patched:
-        patched.setattr(cute_cache, "_SOURCES", tmp_path)
+        patched.setattr(compiled_cache, "_SOURCES", tmp_path)
         note()
         assert keys[0] == keys.pop(), "where the sources lie does not matter"
         for path in sorted(tmp_path.rglob("*.py")):
             path.write_bytes(path.read_bytes() + b"\n")
             note()
-    have = cute_cache.importlib.metadata.version
-    for package in cute_cache.PACKAGES:
+    have = compiled_cache.importlib.metadata.version
+    for package in compiled_cache.PACKAGES:
         with monkeypatch.context() as patched:
             patched.setattr("importlib.metadata.version", lambda name: "0" if name == package else have(name))  # noqa: B023
             note()
     for machine in ("aarch64", "riscv64"):
         with monkeypatch.context() as patched:
             patched.setattr("platform.machine", lambda: machine)  # noqa: B023
-            cute_cache._machine.cache_clear()
+            compiled_cache._machine.cache_clear()
             note()
-    cute_cache._machine.cache_clear()
+    compiled_cache._machine.cache_clear()
     monkeypatch.setenv("CUTE_DSL_LINEINFO", "1")
     note()
     assert len(set(keys)) == len(keys) > 12
 
 
 def test_the_kernel_has_no_source_but_that_of_the_key():
-    for path in cute_cache._SOURCES.rglob("*.py"):
+    for path in compiled_cache._SOURCES.rglob("*.py"):
         for line in path.read_text().splitlines():
             if "course_kernels" in line and line.startswith(("from", "import")):
                 assert line.startswith("from course_kernels.kernels.cute_sm90"), f"{path}: {line}"
@@ -208,7 +207,7 @@ def test_the_kernel_has_no_source_but_that_of_the_key():
 
 def test_sources_that_changed_since_they_were_imported_are_not_what_is_compiled(compiles, monkeypatch):
     get()
-    monkeypatch.setattr(cute_cache, "_SOURCES_IMPORTED", "of an hour ago")
+    monkeypatch.setattr(compiled_cache, "_SOURCES_IMPORTED", "of an hour ago")
     get()
     assert len(compiles) == 2
     assert len(files()) == 1
@@ -238,7 +237,7 @@ def no_code(path):
 def no_object(path):
     """Written whole, and nothing that the loader takes."""
     export = SimpleNamespace(export_to_c=lambda to, name: Path(to).write_text("void"))
-    assert cute_cache._keep(export, path, "nothing", 1)
+    assert compiled_cache._keep(export, path, "nothing", 1)
 
 
 def no_name(path):
@@ -250,7 +249,7 @@ def no_name(path):
 def test_what_is_kept_is_listed_without_broken_files(compiles, damage):
     get()
     damage(*files())
-    assert cute_cache.kept() == []
+    assert compiled_cache.kept() == []
 
 
 def test_what_never_loads_is_told(compiles, monkeypatch):
@@ -265,14 +264,14 @@ def test_who_wants_everything_compiled_gets_it_compiled(compiles, monkeypatch, s
     get()
     get()
     assert len(compiles) == 2
-    assert not cute_cache.directory().exists()
+    assert not compiled_cache.directory().exists()
 
 
 def test_a_folder_in_the_directory_is_left_alone(compiles, monkeypatch):
-    monkeypatch.setattr(cute_cache, "MOST_FILES", 1)
-    other = cute_cache.directory() / "of somebody else"
+    monkeypatch.setattr(compiled_cache, "MOST_FILES", 1)
+    other = compiled_cache.directory() / "of somebody else"
     other.mkdir(parents=True, mode=0o700)
-    cute_cache.directory().chmod(0o700)
+    compiled_cache.directory().chmod(0o700)
     os.utime(other, (0, 0))
     no_warnings()
     assert len(compiles) == 1
@@ -296,7 +295,7 @@ def test_a_broken_file_is_compiled_again(compiles, damage):
 def test_a_broken_file_is_removed_also_where_none_takes_its_place(compiles, monkeypatch):
     get()
     cut(*files())
-    monkeypatch.setattr(cute_cache, "_keep", lambda *args: False)
+    monkeypatch.setattr(compiled_cache, "_keep", lambda *args: False)
     get()
     assert files() == []
 
@@ -313,14 +312,14 @@ def test_files_are_the_users_own(compiles):
         get()
     finally:
         os.umask(before)
-    assert cute_cache.directory().stat().st_mode & 0o777 == 0o700
+    assert compiled_cache.directory().stat().st_mode & 0o777 == 0o700
     assert [path.stat().st_mode & 0o777 for path in files()] == [0o600]
 
 
 @pytest.mark.parametrize("mode", [0o720, 0o702])
 def test_a_directory_that_others_may_write_to_is_not_used(compiles, mode):
     get()
-    cute_cache.directory().chmod(mode)
+    compiled_cache.directory().chmod(mode)
     before = [path.stat() for path in files()]
     with pytest.warns(RuntimeWarning, match="others may write to it"):
         get()
@@ -358,7 +357,7 @@ def test_without_a_directory_kernels_are_compiled(compiles, monkeypatch):
         get()
     no_warnings()
     assert len(compiles) == 2
-    assert cute_cache.kept() == []
+    assert compiled_cache.kept() == []
 
 
 def test_without_a_home_kernels_are_compiled(compiles, monkeypatch):
@@ -366,10 +365,10 @@ def test_without_a_home_kernels_are_compiled(compiles, monkeypatch):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(cute_cache.Path, "home", homeless)
+    monkeypatch.setattr(compiled_cache.Path, "home", homeless)
     with pytest.warns(RuntimeWarning, match="Could not determine home"):
         get()
-    assert cute_cache.kept() == []
+    assert compiled_cache.kept() == []
 
 
 def test_a_directory_that_can_only_be_read_is_read(compiles, monkeypatch):
@@ -381,7 +380,7 @@ def test_a_directory_that_can_only_be_read_is_read(compiles, monkeypatch):
     monkeypatch.setattr(tempfile, "mkstemp", refuse)
     no_warnings()
     assert len(compiles) == 1
-    cute_cache.directory().joinpath(files()[0]).unlink()
+    compiled_cache.directory().joinpath(files()[0]).unlink()
     with pytest.warns(RuntimeWarning, match=r"cannot be kept in .*: Read-only file system"):
         get()
     no_warnings()
@@ -438,10 +437,10 @@ def test_many_at_a_time_do_not_disturb_each_other(compiles):
 
 
 def test_kernels_not_used_for_longest_make_room(compiles, monkeypatch):
-    monkeypatch.setattr(cute_cache, "MOST_FILES", 3)
+    monkeypatch.setattr(compiled_cache, "MOST_FILES", 3)
 
     def use(number):
-        cute_cache.compiled(CONFIG, Form(), "bfloat16", f"type {number}")
+        compiled_cache.compiled(CONFIG, Form(), "bfloat16", f"type {number}")
         for path in files():  # as if a second passed
             os.utime(path, ns=(path.stat().st_mtime_ns - 10**9,) * 2)
 
@@ -449,7 +448,7 @@ def test_kernels_not_used_for_longest_make_room(compiles, monkeypatch):
         use(number)
     assert len(files()) == 3
     assert len(compiles) == 4
-    assert [re.search(r"type (.)", entry.name)[1] for entry in cute_cache.kept()] == ["4", "1", "3"]
+    assert [re.search(r"type (.)", entry.name)[1] for entry in compiled_cache.kept()] == ["4", "1", "3"]
     use(1)
     assert len(compiles) == 4
     use(2)
@@ -490,4 +489,4 @@ def test_another_process_computes_with_what_one_compiled(monkeypatch, tmp_path):
             [sys.executable, "-c", ON_A_GPU, argument], capture_output=True, text=True, timeout=300
         )  # fmt: skip
         assert child.returncode == 0, child.stderr
-        assert len(cute_cache.kept()) == 4
+        assert len(compiled_cache.kept()) == 4

@@ -14,15 +14,18 @@ import fuzz
 from course_kernels import grouped_mm, runtime, scaled_grouped_mm
 from course_kernels.engine import offers
 from course_kernels.engine import plans as execute
-from course_kernels.engine.hopper import compiled_cache as cute_cache
-from course_kernels.engine.hopper import cute
-from course_kernels.engine.product import Operands, Options, Problem, signature, typical_rows
+from course_kernels.engine.hopper import compiled_cache, cute
+from course_kernels.engine.options import Options
+from course_kernels.engine.product import Product, typical_rows
+from course_kernels.engine.signature import signature
 from course_kernels.engine.tuning import time_model
 from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, LARGE_BLOCK_SCALED, configs_for
 from course_kernels.kernels.cute_sm90.form import Form
+from course_kernels.packed import checks
 from course_kernels.testing import assert_grouped_exact, integers, reference
 from course_kernels.testing.grouped_cases import GroupedCase, build, check
 from cute_calls import call, call_scaled, cute_alone, form_of
+from packed_operands import Operands
 
 GPU = time_model.Gpu("sm_90", 132, 4.8)
 PLAIN, ROW_MAJOR, ALONG_K = Form(), Form("m", "n"), Form("k", "n")
@@ -208,13 +211,12 @@ NOT_TAKEN_DEEP = {
 
 
 def problem_of(made):
-    given = Operands(*(made.get(name) for name in Operands._fields))
-    options = Options(torch.bfloat16, backend="torch", scaling=made["scaling"])
-    return Problem.of(given, options), given, made["out"]
+    given = Product.packed(*(made.get(name) for name in Operands._fields), scaling=made["scaling"])
+    return checks.problem_of(given, Options(torch.bfloat16, backend="torch")), given, made["out"]
 
 
 def plan_of(problem, given, out):
-    return cute.offer(problem, given, out).plan(problem, given, out)
+    return cute.offer(problem, given, out).plan()
 
 
 def is_offered(*product):
@@ -224,7 +226,7 @@ def is_offered(*product):
 def is_sooner(problem, given, out):
     """Whether ``backend="auto"`` takes it."""
     offer = cute.offer(problem, given, out)
-    return offer is not None and offers.is_sooner(offer, given.mat_a.element_size())
+    return offer is not None and offers.is_sooner(offer, given.a.element_size())
 
 
 @pytest.mark.parametrize(("made", "as_it_is"), DEEP.values(), ids=DEEP)
@@ -312,11 +314,10 @@ def large(rows, K=40, how=lambda b: b.contiguous(), **scales):
     b = how(integers((3, 32, K), torch.float32, 1).to(FP8).mT)
     a = torch.zeros(3 * rows, -(-K // 16) * 16, dtype=FP8)[:, :K]
     scales = scales or dict(scale_a=torch.ones(3 * rows), scale_b=torch.ones(3, 32))
-    made = Operands(a, b, torch.zeros(3, dtype=torch.int32), **scales)
-    out = torch.zeros(3 * rows, 32).bfloat16()
-    blocks = made.scale_b.dim() == 3
-    options = Options(torch.bfloat16, backend="torch", scaling=cute.BLOCKS if blocks else "row")
-    return Problem.of(made, options), made, out
+    scaling = cute.BLOCKS if scales["scale_b"].dim() == 3 else "row"
+    made = Product.packed(a, b, torch.zeros(3, dtype=torch.int32), **scales, scaling=scaling)
+    options = Options(torch.bfloat16, backend="torch")
+    return checks.problem_of(made, options), made, torch.zeros(3 * rows, 32).bfloat16()
 
 
 @pytest.mark.parametrize(
@@ -345,7 +346,7 @@ def test_8_bit_weights_of_another_layout_are_copied_for_many_rows(monkeypatch, h
     plan.run(product[1], product[2])
     assert asked == [(OF_BLOCKS if blocks else OF_LINES)]
     ((_, copy, *_),) = launched
-    assert torch.equal(copy.float(), product[1].mat_b.float())
+    assert torch.equal(copy.float(), product[1].b.float())
     assert copy.stride() == (32 * 48, 1, 48)
 
 
@@ -377,7 +378,7 @@ def test_float32_results_along_k_alone_are_added_to():
     """To others the hardware would add rounded products."""
     made = along_k()
     taken = {
-        (along, dtype): cute.match_form(Operands(*each[:3]), each[3].to(dtype), accumulate=True)
+        (along, dtype): cute.match_form(Product.packed(*each[:3], accumulate=True), each[3].to(dtype))
         for along, each in (("k", made), ("m", operands()))
         for dtype in (torch.float32, torch.bfloat16)
     }
@@ -385,19 +386,19 @@ def test_float32_results_along_k_alone_are_added_to():
     assert set(taken.values()) == {None}
     out = made[3].float()
     for accumulate, given, taken in ((True, out, True), (True, made[3], False), (False, made[3], True)):
-        problem = Problem.of(Operands(*made[:3]), Options(given.dtype, accumulate=accumulate))
-        assert is_offered(problem, Operands(*made[:3]), given) == taken
+        product = Product.packed(*made[:3], accumulate=accumulate)
+        assert is_offered(checks.problem_of(product, Options(given.dtype)), product, given) == taken
 
 
 def test_a_plan_that_adds_has_a_kernel_of_its_own(monkeypatch):
     asked = []
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
-    monkeypatch.setattr(cute_cache, "compiled", lambda config, form, *dtypes: asked.append(form.epilogue))
+    monkeypatch.setattr(compiled_cache, "compiled", lambda config, form, *dtypes: asked.append(form.epilogue))
     cute.compiled.cache_clear()
     a, b, offs, out = along_k()
     for accumulate in (False, True):
-        given = Operands(a, b, offs)
-        plan_of(Problem.of(given, Options(torch.float32, accumulate=accumulate)), given, out.float())
+        given = Product.packed(a, b, offs, accumulate=accumulate)
+        plan_of(checks.problem_of(given, Options(torch.float32)), given, out.float())
     cute.compiled.cache_clear()
     assert asked == ["store", "add"]
 
@@ -407,7 +408,7 @@ def test_a_launch_gets_ends_as_they_are(dtype):
     """The kernel reads both: its form says which."""
     a, b, offs, out = operands()
     offs, seen = torch.tensor([3, 3, 20], dtype=dtype), []
-    cute.Plan(lambda *tensors: seen.append(tensors), 66).run(Operands(a, b, offs), out)
+    cute.Plan(lambda *tensors: seen.append(tensors), 66).run(Product.packed(a, b, offs), out)
     ((*_, ends, clusters, scale_a, scale_b, counter),) = seen
     assert ends is offs
     assert clusters == 66
@@ -417,7 +418,7 @@ def test_a_launch_gets_ends_as_they_are(dtype):
 
 @pytest.mark.parametrize(("num_sms", "clusters"), [(None, 66), (132, 66), (500, 66), (80, 40), (3, 1), (1, 1)])
 def test_sms_that_others_have_are_left_alone(monkeypatch, num_sms, clusters):
-    """One compiled kernel serves any number of SMs, and the time model is told how many there are."""
+    """One compiled kernel, in the configuration for all SMs, serves any number of them."""
     compiled, launched, asked = [], [], []
     config = next(config for config in configs_for(PLAIN) if config.cluster == 2)
     monkeypatch.setattr(cute, "choose", lambda form, *extents: asked.append(extents[-1]) or config)
@@ -428,13 +429,13 @@ def test_sms_that_others_have_are_left_alone(monkeypatch, num_sms, clusters):
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     a, b, offs, out = operands()
-    given = Operands(a, b, offs)
-    problem = Problem.of(given, Options(torch.bfloat16))
-    offer = cute.offer(problem, given, out, num_sms)
-    offer.plan(problem, given, out).run(given, out)
+    given = Product.packed(a, b, offs)
+    problem = checks.problem_of(given, Options(torch.bfloat16, num_sms=num_sms))
+    offer = cute.offer(problem, given, out)
+    offer.plan().run(given, out)
     cute.multiply(given, out, PLAIN, config, num_sms)
     assert launched == [clusters] * 2
-    assert asked == [offer.asked[-1]] == [GPU._replace(sms=min(132, num_sms or 132))]
+    assert asked == [offer.asked[-1]] == [GPU]
     assert set(compiled) == {(config, PLAIN, torch.bfloat16, torch.bfloat16, out.device)}
 
 
@@ -447,7 +448,7 @@ def test_a_product_takes_at_least_one_sm():
 def counters(monkeypatch):
     """The counters that launches take, in a list."""
     found = []
-    monkeypatch.setattr(cute.cute_counters, "take", lambda device: found.append(device) or f"no. {len(found)}")
+    monkeypatch.setattr(cute.counters, "take", lambda device: found.append(device) or f"no. {len(found)}")
     return found
 
 
@@ -456,7 +457,7 @@ def test_every_launch_in_a_dynamic_order_takes_a_counter(counters):
     seen = []
     plan = cute.Plan(lambda *tensors: seen.append(tensors[-1]), 66, dynamic=True)
     for _ in range(2):
-        plan.run(Operands(a, b, offs), out)
+        plan.run(Product.packed(a, b, offs), out)
     assert seen == ["no. 1", "no. 2"]
     assert counters == [out.device] * 2
 
@@ -470,8 +471,8 @@ def test_a_plan_knows_its_configurations_order(monkeypatch, counters, dynamic):
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
     a, b = torch.zeros(20, 32, dtype=torch.bfloat16).mT, torch.zeros(20, 40, dtype=torch.bfloat16)
-    given, out = Operands(a, b, torch.tensor([20], dtype=torch.int32)), torch.zeros(1, 32, 40, dtype=torch.bfloat16)
-    plan_of(Problem.of(given, Options(torch.bfloat16)), given, out).run(given, out)
+    given, out = Product.packed(a, b, torch.tensor([20], dtype=torch.int32)), torch.zeros(1, 32, 40).bfloat16()
+    plan_of(checks.problem_of(given, Options(torch.bfloat16)), given, out).run(given, out)
     cute.multiply(given, out, ALONG_K, config)
     assert [counter is not None for counter in seen] == [dynamic] * 2
 
@@ -519,7 +520,7 @@ def test_a_choice_is_the_same_for_all_totals_of_a_signature(form):
         for size in ((total, 2048), (total, 1536)):
             config = cute.choose(form, typical_rows(total, 8), size, 1024, 8, GPU)
             made = operands(total, K=16, N=8, G=8)
-            key = signature(Operands(*made[:3]), Options()), size[1]
+            key = signature(Product.packed(*made[:3]), Options()), size[1]
             assert chosen.setdefault(key, config) == config, total
 
 
@@ -539,8 +540,8 @@ def test_without_constants_for_a_gpu_there_is_a_choice_all_the_same():
 def preferred(mat_a, mat_b, offs):
     rows, columns = mat_a.shape[-2], mat_b.shape[-1]
     scales = (torch.ones(rows), torch.ones(mat_b.shape[0], columns)) if mat_a.dtype == FP8 else ()
-    made = Operands(mat_a, mat_b, offs, None, *scales)
-    problem = Problem.of(made, Options())
+    made = Product.packed(mat_a, mat_b, offs, None, *scales)
+    problem = checks.problem_of(made, Options())
     return is_sooner(problem, made, torch.empty(problem.out_shape, dtype=problem.out_dtype))
 
 
@@ -674,7 +675,7 @@ def test_sums_over_whole_rounds_of_stages_have_a_kernel_of_their_own(monkeypatch
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     a, b = integers((20, K), FP8, 1), integers((1, 40, K), FP8, 2).mT
-    given = Operands(a, b, torch.tensor([20], dtype=torch.int32))
+    given = Product.packed(a, b, torch.tensor([20], dtype=torch.int32))
     for blocks in (True, False):
         cute.multiply(given, torch.empty(20, 40), (OF_BLOCKS if blocks else OF_LINES), LARGE_BLOCK_SCALED)
     assert asked == [whole, False]
@@ -705,7 +706,7 @@ def test_a_kernel_of_8_bits_accepts_what_is_taken_and_refuses_the_rest(monkeypat
     functions = {}
     for blocks in (False, True, False, True):
         form = OF_BLOCKS if blocks else OF_LINES
-        functions[blocks] = cute_cache.compiled(CONFIGS_8_BIT[-1], form, "float8_e4m3fn", "bfloat16")
+        functions[blocks] = compiled_cache.compiled(CONFIGS_8_BIT[-1], form, "float8_e4m3fn", "bfloat16")
 
     def said(mat_a, mat_b, offs, out, scale_a, scale_b, scaling="row"):
         function = functions[scaling != "row"]
@@ -900,7 +901,7 @@ def test_every_configuration_adds(device, config):
     held[empty] = float("nan")
     held[empty, 0] = -0.0
     out = held.clone()
-    cute.multiply(Operands(a, b, offs), out, ADDED, config)
+    cute.multiply(Product.packed(a, b, offs), out, ADDED, config)
     assert torch.equal(out[~empty], (held + product)[~empty])
     assert torch.equal(out[empty].view(torch.int32), held[empty].view(torch.int32))
     a.normal_(), b.normal_()
@@ -908,7 +909,7 @@ def test_every_configuration_adds(device, config):
     for _ in range(3):
         runs.append(held.nan_to_num())
         for _ in range(3):
-            cute.multiply(Operands(a, b, offs), runs[-1], ADDED, config)
+            cute.multiply(Product.packed(a, b, offs), runs[-1], ADDED, config)
     assert all(torch.equal(each, runs[0]) for each in runs)
 
 

@@ -11,15 +11,14 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, deepgemm, quantize_1x128
-from course_kernels.engine import offers
+from course_kernels.engine import launch, offers
+from course_kernels.engine import plans as kept
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.plans import PlanCache
+from course_kernels.engine.options import Options
 from course_kernels.engine.tuning import time_model
 from course_kernels.kernels.cute_sm90.config import CONFIGS, configs_for
 from course_kernels.kernels.cute_sm90.form import Form
-from course_kernels.masked import execute as executed
-from course_kernels.masked import hopper, launch
-from course_kernels.masked.problem import Operands, Options, Problem, readable, rows_class
+from course_kernels.masked.checks import Call, check_call, rows_class
 from masked_operands import FP8, case, result_for
 
 on_hopper = pytest.mark.gpu
@@ -32,24 +31,27 @@ def device(monkeypatch):
         pytest.skip("needs a GPU of compute capability 9.0")
     if not cute.installed():
         pytest.skip("needs the packages of the extra cutlass")
-    monkeypatch.setattr(executed, "plans", PlanCache())
+    monkeypatch.setattr(kept, "plans", kept.PlanCache())
     monkeypatch.setattr(launch, "plan", lambda *_: pytest.fail("the kernel in CuTe DSL was not used"))
     return torch.device("cuda", 0)
 
 
-def operands(dtype=torch.bfloat16, scales="group", N=48, K=64, **changes):
+def call(dtype=torch.bfloat16, scales="group", N=48, K=64, **changes):
     made = case(dtype, scales, N=N, K=K, device="cpu")
     y = torch.zeros(4, 40, N).bfloat16()
-    return Operands(made.XQ, made.WQ, y, *made[2:])._replace(**changes)
+    return Call(made.XQ, made.WQ, y, *made[2:])._replace(**changes)
 
 
-def form_of(made, **options):
-    return hopper.match_form(Problem.of(made, Options(**options)), readable(made))
+def form_of(made):
+    return cute.match_form(product_of(made), made.Y)
 
 
-def plan_of(made, **options):
-    problem, given = Problem.of(made, Options(**options)), readable(made)
-    return hopper.offer(problem, given).plan(problem, given)
+def product_of(made):
+    return check_call(made, Options(), made.Y)[1]
+
+
+def offer_of(made, **options):
+    return cute.offer(*check_call(made, Options(**options), made.Y), made.Y)
 
 
 def wider(batch, rows=0, cols=0):
@@ -61,39 +63,39 @@ def wider(batch, rows=0, cols=0):
 PLAIN, ROW_MAJOR = Form(rows="counts"), Form("m", "n", rows="counts")
 OF_GROUPS, OF_LINES, OF_BLOCKS = (Form("m", "k", 1, "counts", scaling) for scaling in ("groups", "lines", "blocks"))
 TAKEN = {
-    "as they are": (operands(), PLAIN),
-    "float16": (operands(torch.float16), PLAIN),
-    "N contiguous in W": (operands(WQ=torch.zeros(4, 64, 48).bfloat16().mT), ROW_MAJOR),
-    "8 bits, a factor for a group": (operands(FP8), OF_GROUPS),
-    "8 bits, factors of lines": (operands(FP8, "channel"), OF_LINES),
-    "block scales": (operands(FP8, "block", K=192), OF_BLOCKS),
+    "as they are": (call(), PLAIN),
+    "float16": (call(torch.float16), PLAIN),
+    "N contiguous in W": (call(WQ=torch.zeros(4, 64, 48).bfloat16().mT), ROW_MAJOR),
+    "8 bits, a factor for a group": (call(FP8), OF_GROUPS),
+    "8 bits, factors of lines": (call(FP8, "channel"), OF_LINES),
+    "block scales": (call(FP8, "block", K=192), OF_BLOCKS),
     "block scales with any strides": (
-        operands(FP8, "block", K=192, w_scale=torch.ones(4, 2, 1).mT, x_scale=torch.ones(4, 40, 4)[..., ::2]),
+        call(FP8, "block", K=192, w_scale=torch.ones(4, 2, 1).mT, x_scale=torch.ones(4, 40, 4)[..., ::2]),
         OF_BLOCKS,
     ),
     "block scales as they are quantised": (
-        operands(FP8, "block", K=192, x_scale=quantize_1x128(torch.ones(4, 40, 192))[1]),
+        call(FP8, "block", K=192, x_scale=quantize_1x128(torch.ones(4, 40, 192))[1]),
         OF_BLOCKS,
     ),
     "block scales of groups that lie apart": (
-        operands(FP8, "block", K=192, x_scale=torch.ones(4, 2, 40).mT),
+        call(FP8, "block", K=192, x_scale=torch.ones(4, 2, 40).mT),
         OF_BLOCKS,
     ),
-    "a float32 result": (operands(Y=torch.zeros(4, 40, 48)), PLAIN),
-    "longer rows": (operands(XQ=wider(operands().XQ, cols=8)), PLAIN),
-    "W's groups further apart": (operands(WQ=wider(operands().WQ, rows=3)), PLAIN),
-    "int64 sizes": (operands(group_layout=torch.zeros(4, dtype=torch.int64)), PLAIN._replace(index_bytes=8)),
+    "a float32 result": (call(Y=torch.zeros(4, 40, 48)), PLAIN),
+    "longer rows": (call(XQ=wider(call().XQ, cols=8)), PLAIN),
+    "W's groups further apart": (call(WQ=wider(call().WQ, rows=3)), PLAIN),
+    "int64 sizes": (call(group_layout=torch.zeros(4, dtype=torch.int64)), PLAIN._replace(index_bytes=8)),
 }
 NOT_TAKEN = {
-    "K no multiple of 8": operands(K=60),
-    "N no multiple of 8": operands(N=44),
-    "X's groups further apart": operands(XQ=wider(operands().XQ, rows=2)),
-    "Y's groups further apart": operands(Y=wider(operands().Y, rows=2)),
-    "X's rows off 16 bytes": operands(XQ=wider(operands().XQ, cols=4)),
-    "factors of X with gaps": operands(FP8, x_scale=torch.ones(4, 80)[:, ::2]),
-    "factors of lines with gaps": operands(FP8, w_scale=torch.ones(4, 96)[:, ::2]),
-    "N contiguous in W of 8 bits": operands(FP8, WQ=torch.zeros(4, 64, 48).to(FP8).mT),
-    "one weight for all groups": operands(WQ=torch.zeros(1, 48, 64).bfloat16().expand(4, 48, 64)),
+    "K no multiple of 8": call(K=60),
+    "N no multiple of 8": call(N=44),
+    "X's groups further apart": call(XQ=wider(call().XQ, rows=2)),
+    "Y's groups further apart": call(Y=wider(call().Y, rows=2)),
+    "X's rows off 16 bytes": call(XQ=wider(call().XQ, cols=4)),
+    "factors of X with gaps": call(FP8, x_scale=torch.ones(4, 80)[:, ::2]),
+    "factors of lines with gaps": call(FP8, w_scale=torch.ones(4, 96)[:, ::2]),
+    "N contiguous in W of 8 bits": call(FP8, WQ=torch.zeros(4, 64, 48).to(FP8).mT),
+    "one weight for all groups": call(WQ=torch.zeros(1, 48, 64).bfloat16().expand(4, 48, 64)),
 }
 
 
@@ -101,7 +103,7 @@ NOT_TAKEN = {
 def test_taken(what):
     made, form = TAKEN[what]
     assert form_of(made) == form
-    assert hopper.offer(Problem.of(made, Options()), readable(made))
+    assert offer_of(made)
 
 
 @pytest.mark.parametrize("what", NOT_TAKEN)
@@ -110,14 +112,14 @@ def test_not_taken(what):
 
 
 def test_what_is_for_the_triton_kernel():
-    assert form_of(operands(), shuffled=True) is None
-    assert form_of(operands(), config=GemmConfig()) is None
+    assert offer_of(call(shuffled=True)) is None
+    assert offer_of(call(), config=GemmConfig()) is None
 
 
 def test_a_launch_gets_sizes_as_they_are():
     called = []
-    made = operands(FP8, group_layout=torch.tensor([2**32 + 5, -(2**32) + 5, 7, 41]))
-    hopper.Plan(lambda *arguments: called.append(arguments), 66).run(readable(made))
+    made = call(FP8, group_layout=torch.tensor([2**32 + 5, -(2**32) + 5, 7, 41]))
+    cute.Plan(lambda *arguments: called.append(arguments), 66).run(product_of(made), made.Y)
     ((a, b, c, sizes, clusters, scale_a, scale_b, counter),) = called
     assert counter is None
     assert clusters == 66
@@ -130,8 +132,8 @@ def test_a_launch_gets_sizes_as_they_are():
 def test_factors_are_handed_over_as_rows_of_all_groups():
     x = torch.randn(4, 40, 192)
     for x_scale in (quantize_1x128(x)[1], quantize_1x128(x)[1].mT.contiguous().mT):
-        plan = hopper.Plan(mock.Mock(), 66, block_scaled=True)
-        plan.run(readable(operands(FP8, "block", K=192, x_scale=x_scale)))
+        plan, made = cute.Plan(mock.Mock(), 66), call(FP8, "block", K=192, x_scale=x_scale)
+        plan.run(product_of(made), made.Y)
         *_, scale_a, _, _ = plan._function.call_args.args
         assert torch.equal(scale_a, x_scale.flatten(0, 1))
         assert (scale_a.data_ptr() == x_scale.data_ptr()) == (x_scale.stride(0) == 40)
@@ -144,8 +146,8 @@ def test_configurations_are_chosen_by_the_expected_rows(monkeypatch):
     monkeypatch.setattr(cute, "gpu_of", lambda device: time_model.Gpu("sm_90", 132, 4.8))
     for dtype, scales in ((torch.bfloat16, "group"), (FP8, "group"), (FP8, "block")):
         for rows in (20, 2000):
-            made = operands(dtype, scales, N=1024, K=2048)
-            plan_of(made, rows=rows_class(rows))
+            made = call(dtype, scales, N=1024, K=2048)
+            offer_of(made._replace(rows=rows_class(rows))).plan()
     assert [config.tile_m for config, _ in chosen] == [64, 128] * 3
     assert [config.stream_b for config, _ in chosen] == [True, False] * 3
     assert {replace(config, stream_b=False) for config, _ in chosen[:2]} <= set(CONFIGS)
@@ -160,11 +162,11 @@ def test_weights_that_are_read_once_are_streamed(monkeypatch):
     monkeypatch.setattr(cute, "choose", lambda *asked: chosen["config"])
     monkeypatch.setattr(cute, "gpu_of", lambda device: None)
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
-    made = operands()
+    made = call()
     for chosen["config"] in CONFIGS:
         compiled.clear()
         for tiles in (1, 2, 0.25, 4):
-            plan_of(made, rows=int(tiles * chosen["config"].tile_m))
+            offer_of(made._replace(rows=int(tiles * chosen["config"].tile_m))).plan()
         assert compiled == [replace(chosen["config"], stream_b=streamed) for streamed in (True, False)]
 
 
@@ -176,16 +178,16 @@ def test_each_launch_in_a_dynamic_order_takes_a_counter(monkeypatch):
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
     monkeypatch.setattr(cute, "compiled", lambda config, *others: lambda *arguments: counters.append(arguments[-1]))
     taken = iter(("the first", "the second"))
-    monkeypatch.setattr(hopper.cute_counters, "take", lambda device: next(taken))
-    made = operands()
-    plan = plan_of(made)
-    plan.run(readable(made))
-    plan.run(readable(made))
+    monkeypatch.setattr(cute.counters, "take", lambda device: next(taken))
+    made = call()
+    plan = offer_of(made).plan()
+    for _ in range(2):
+        plan.run(product_of(made), made.Y)
     assert counters == ["the first", "the second"]
 
 
-def preferred(made, **options):
-    offer = hopper.offer(Problem.of(made, Options(**options)), readable(made))
+def preferred(made, **changes):
+    offer = offer_of(made._replace(**changes))
     return offer is not None and offers.is_sooner(offer, made.XQ.element_size())
 
 
@@ -200,16 +202,16 @@ def test_auto_takes_it_where_the_time_model_expects_it_to_be_faster(monkeypatch)
     gpu = time_model.Gpu("sm_90", 132, 4.8)
     monkeypatch.setattr(time_model, "fastest", fastest)
     monkeypatch.setattr(cute, "gpu_of", lambda device: gpu)
-    assert not preferred(operands()), "without constants, the Triton kernel is expected to be faster for 16 bits"
-    assert preferred(operands(FP8)), "and this one for 8 bits"
+    assert not preferred(call()), "without constants, the Triton kernel is expected to be faster for 16 bits"
+    assert preferred(call(FP8)), "and this one for 8 bits"
     for sooner["backend"] in ("cute", "triton"):
-        for made in (operands(), operands(FP8)):
+        for made in (call(), call(FP8)):
             assert preferred(made, rows=16) == (sooner["backend"] == "cute")
-    assert not preferred(operands(), shuffled=True)
+    assert not preferred(call(), shuffled=True)
     assert [each[0] for each in asked] == ["m,k", "m,k fp8"] * 3
     assert asked[-1][1:] == (16, 48, 64, 4, gpu)
-    preferred(operands(FP8, "block", K=192), rows=rows_class(100))
-    preferred(operands(WQ=torch.zeros(4, 64, 48).bfloat16().mT))
+    preferred(call(FP8, "block", K=192), rows=rows_class(100))
+    preferred(call(WQ=torch.zeros(4, 64, 48).bfloat16().mT))
     assert [each[:2] for each in asked[-2:]] == [("m,k fp8 blocks", 128), ("m,n", 64)]
 
 
@@ -234,19 +236,19 @@ def test_results(device, rows, out_dtype):
 @pytest.mark.parametrize("streamed", [False, True], ids=["", "streamed"])
 @pytest.mark.parametrize("scales", [None, "group", "channel", "block"])
 def test_every_configuration(device, scales, streamed):
-    dtype, blocks = torch.bfloat16 if scales is None else FP8, scales == "block"
-    K = 464 if blocks else 208  # less than four whole blocks, which count as a round
+    dtype = torch.bfloat16 if scales is None else FP8
+    K = 464 if scales == "block" else 208  # less than four whole blocks, which count as a round
     made = case(dtype, scales, SIZES, max_m=320, N=456, K=K, device=device)
-    form = form_of(Operands(*made[:2], result_for(made)[0].clone(), *made[2:]))
+    form = form_of(Call(*made[:2], result_for(made)[0].clone(), *made[2:]))
     for config, whole in itertools.product(configs_for(form), (False, True)):
         config = replace(config, stream_b=streamed)
         if whole and not config.whole_rounds(K, form):
             continue
         y = result_for(made)[0].clone()
         before = y.clone()
-        given = readable(Operands(made.XQ, made.WQ, y, *made[2:]))
+        given = product_of(Call(made.XQ, made.WQ, y, *made[2:]))
         function = cute.compiled(config, form._replace(whole_rounds=whole), dtype, y.dtype, device)
-        hopper.Plan(function, cute.clusters_of(config, device), blocks, config.dynamic).run(given)
+        cute.Plan(function, cute.clusters_of(config, device), config.dynamic).run(given, y)
         made.check(y, before)
 
 
