@@ -294,7 +294,7 @@ def _note_outcome(mode: str, examiner: Examiner, cases: list[Case], outcome: Out
                 examined.add(message.case)
         except Exception as error:
             # The answer's process sends what it likes. A bug in an examiner looks the same, so report it.
-            verdict.stop(Malformed(error))
+            verdict.stop(Malformed(f"{type(error).__name__}: {error}"))
     if len(examined) < len(cases):
         ended = Ended(outcome.how_it_ended, outcome.status or 0, exercise.seconds, exercise.memory_mb)
         verdict.stop(NotStarted(outcome.not_started) if outcome.not_started else ended)

@@ -142,7 +142,9 @@ def test_what_decides_about_a_result_changes_the_key_and_nothing_else_does(tree)
     ):  # fmt: skip
         (tree / path).write_text("x = 2\n")
         digests.append(digest())
-    (tree / "gemm_course/exercises" / f"e{names[0]}/exercise.toml").write_text("x = 2  # of a TOML file all bytes count\n")
+    (tree / "gemm_course/exercises" / f"e{names[0]}/exercise.toml").write_text(
+        "x = 2  # of a TOML file all bytes count\n"
+    )
     digests.append(digest())
     assert len(set(digests)) == len(digests)
 
