@@ -23,7 +23,7 @@ files are closed to it. Assume that an answer runs any code there. It can still 
 - On a GPU: nothing. There are no probes, but what runs there has run in the interpreter, whose verdict counts first.
 
 All but the first need code that gets past the static check, and none is worth points alone: where no number is right,
-the exercises' modules give none.
+examiners give none.
 """
 
 from __future__ import annotations
