@@ -6,7 +6,6 @@ Lines are those of the learner's cell, from 1; 0 is unknown. Places are (row, co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
@@ -84,11 +83,10 @@ class Failure(Struct):
 # ---- wrong results
 
 
-class Cause:
+class Cause(Struct, frozen=True):
     """A reason for a failed check: one of the classes below. `sentences.lines_of` has words for each."""
 
 
-@dataclass(frozen=True)
 class Words(Cause):
     """An exercise's own explanation."""
 
@@ -97,7 +95,6 @@ class Words(Cause):
     because: Causes = ""  # the mistake behind it, which is explained once
 
 
-@dataclass(frozen=True)
 class Observed(Cause):
     """An event, and perhaps the exercise's words at the end of its sentence."""
 
@@ -109,7 +106,6 @@ class Observed(Cause):
             raise ValueError("an event that only its exercise can explain")
 
 
-@dataclass(frozen=True)
 class WrongStride(Cause):
     """Pointers whose rows are another number of elements apart than those of the matrix."""
 
@@ -118,7 +114,6 @@ class WrongStride(Cause):
     stride: int
 
 
-@dataclass(frozen=True)
 class UnwrittenTile(Cause):
     """The first tile of a matrix that was not, or not all, written."""
 
@@ -128,7 +123,6 @@ class UnwrittenTile(Cause):
     more: int  # tiles like it
 
 
-@dataclass(frozen=True)
 class WrongTile(Cause):
     """The first wrong tile of a matrix, and its first wrong element."""
 
@@ -142,7 +136,6 @@ class WrongTile(Cause):
     tiles: int
 
 
-@dataclass(frozen=True)
 class ChangedAround(Cause):
     """Elements around a matrix that something wrote; no probe saw it."""
 
@@ -151,31 +144,29 @@ class ChangedAround(Cause):
     note: str = ""  # as in `Observed`
 
 
-@dataclass(frozen=True)
 class NotStored(Cause):
     """An output that changed otherwise than by a kernel's store."""
 
     matrix: str
 
 
-@dataclass(frozen=True)
 class MadeOnCPU(Cause):
     """A tensor that was made without a device; `device` is the source of the right one."""
 
     device: str
 
 
-@dataclass(frozen=True)
-class SameReason(Cause):
-    """The reason is given with another check."""
-
-    above: bool
+class ReasonAbove(Cause):
+    """An earlier check has the reason."""
 
 
-ABOVE, BELOW = SameReason(True), SameReason(False)
+class ReasonBelow(Cause):
+    """A later check has the reason."""
 
 
-@dataclass(frozen=True)
+ABOVE, BELOW = ReasonAbove(), ReasonBelow()
+
+
 class Drawn(Cause):
     """The input that shows it."""
 
@@ -185,7 +176,6 @@ class Drawn(Cause):
 # ---- no result
 
 
-@dataclass(frozen=True)
 class Raised(Cause):
     """An exception, an endless loop, or what the static check refuses."""
 
@@ -193,7 +183,6 @@ class Raised(Cause):
     exercise: Exercise
 
 
-@dataclass(frozen=True)
 class Ended(Cause):
     """A process that ended without a result."""
 
@@ -203,14 +192,12 @@ class Ended(Cause):
     memory_mb: int
 
 
-@dataclass(frozen=True)
 class Malformed(Cause):
     """A reply that could not be examined."""
 
-    error: Exception
+    error: str
 
 
-@dataclass(frozen=True)
 class NotCompiled(Cause):
     """The compiler refuses the answer, or takes too long or too much."""
 
@@ -221,28 +208,24 @@ class NotCompiled(Cause):
     memory_mb: int
 
 
-@dataclass(frozen=True)
 class CompilesToOther(Cause):
     """A name that means something else where the answer is compiled than where it ran."""
 
     name: str
 
 
-@dataclass(frozen=True)
 class OnlyOnGPU(Cause):
     """Wrong on the GPU alone."""
 
     causes: tuple[Cause, ...]
 
 
-@dataclass(frozen=True)
 class NotOnGPU(Cause):
     """The machine, not the answer, gave no result on the GPU."""
 
     problem: str
 
 
-@dataclass(frozen=True)
 class CannotCheck(Cause):
     """A part that this machine lacks; `on_gpu`: also for a check on the GPU."""
 
@@ -250,14 +233,12 @@ class CannotCheck(Cause):
     on_gpu: str = ""
 
 
-@dataclass(frozen=True)
 class NotStarted(Cause):
     """No process ran the answer; the text is the judge's own."""
 
     text: str
 
 
-@dataclass(frozen=True)
 class Hole(Cause):
     """Something still has to be written."""
 

@@ -23,7 +23,7 @@ files are closed to it. Assume that an answer runs any code there. It can still 
 - On a GPU: nothing. There are no probes, but what runs there has run in the interpreter, whose verdict counts first.
 
 All but the first need code that gets past the static check, and none is worth points alone: where no number is right,
-the exercises' modules give none.
+examiners give none.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ def _note_outcome(mode: str, examiner: Examiner, cases: list[Case], outcome: Out
                 examined.add(message.case)
         except Exception as error:
             # The answer's process sends what it likes. A bug in an examiner looks the same, so report it.
-            verdict.stop(Malformed(error))
+            verdict.stop(Malformed(f"{type(error).__name__}: {error}"))
     if len(examined) < len(cases):
         ended = Ended(outcome.how_it_ended, outcome.status or 0, exercise.seconds, exercise.memory_mb)
         verdict.stop(NotStarted(outcome.not_started) if outcome.not_started else ended)

@@ -25,7 +25,7 @@ class Property:
     points: int
     status: str  # "pass", "fail", or "skip" if the code did not get that far, or this machine cannot check it
     message: str = ""  # what is wrong and where; empty after a pass
-    shown: str = ""  # of the message, what no earlier one says; all of it if empty
+    shown: str = ""  # the part of the message that no earlier one has; all of it if empty
     follows: bool = False  # whether the reason is with a later property
 
 

@@ -11,6 +11,8 @@ import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from gemm_course.judging import causes
 from gemm_course.judging.causes import Cause, Event, Failure, MaskProblem, Observed
 from gemm_course.judging.request import MAX_FILES_MB, MAX_PRINTED
@@ -45,10 +47,26 @@ def _about(line: int, text: str, leads: bool = False) -> Line:
 # ---- each cause
 
 
+_TEMPLATES: dict[type[Cause], str] = {
+    causes.WrongStride: "the rows of {matrix} are {stride} elements apart, and those of the pointers {pointers}",
+    causes.NotStored: "{matrix} changed, and no kernel's tl.store did it: the exercise asks for a kernel that stores",
+    causes.MadeOnCPU: "torch makes a tensor on the CPU unless the call names a device: `device={device}`",
+    causes.Drawn: "({label})",
+    causes.Malformed: "what came back makes no sense ({error}): is something other than the exercise's function "
+    "running?",
+    causes.CompilesToOther: "where it is compiled, the cell makes something else of {name}",
+    causes.NotOnGPU: f"{NOT_ON_GPU}: {{problem}}",
+    causes.NotStarted: "{text}",
+    causes.Hole: "{text}",
+    causes.ReasonAbove: REASON_ABOVE,
+    causes.ReasonBelow: REASON_BELOW,
+}
+
+
 @functools.singledispatch
 def lines_of(cause: Cause) -> list[Line]:
-    """A cause in words."""
-    raise TypeError(f"no words for {type(cause).__name__}")
+    """A cause in words: those of its template, or of the functions below."""
+    return [Line(_TEMPLATES[type(cause)].format(**msgspec.structs.asdict(cause)))]
 
 
 @lines_of.register
@@ -89,15 +107,6 @@ def _sentence(event: Event, wrong_stride: bool) -> str:
 
 
 @lines_of.register
-def _(cause: causes.WrongStride) -> list[Line]:
-    return [
-        Line(
-            f"the rows of {cause.matrix} are {cause.stride} elements apart, and those of the pointers {cause.pointers}"
-        )
-    ]
-
-
-@lines_of.register
 def _(cause: causes.UnwrittenTile) -> list[Line]:
     text = f"tile {cause.tile} of {cause.matrix} was {'never' if cause.whole else 'only partly'} written"
     return [Line(text + (f", and {cause.more} more like it" if cause.more else ""))]
@@ -117,27 +126,6 @@ def _(cause: causes.WrongTile) -> list[Line]:
 def _(cause: causes.ChangedAround) -> list[Line]:
     text = f"{counted(cause.count, 'element')} around {cause.matrix} changed: something was written outside of it"
     return [Line(text + cause.note)]
-
-
-@lines_of.register
-def _(cause: causes.NotStored) -> list[Line]:
-    text = f"{cause.matrix} changed, and no kernel's tl.store did it: the exercise asks for a kernel that stores"
-    return [Line(text)]
-
-
-@lines_of.register
-def _(cause: causes.MadeOnCPU) -> list[Line]:
-    return [Line(f"torch makes a tensor on the CPU unless the call names a device: `device={cause.device}`")]
-
-
-@lines_of.register
-def _(cause: causes.SameReason) -> list[Line]:
-    return [Line(REASON_ABOVE if cause.above else REASON_BELOW)]
-
-
-@lines_of.register
-def _(cause: causes.Drawn) -> list[Line]:
-    return [Line(f"({cause.label})")]
 
 
 @lines_of.register
@@ -252,12 +240,6 @@ _CRASHES = {
 
 
 @lines_of.register
-def _(cause: causes.Malformed) -> list[Line]:
-    what = f"{type(cause.error).__name__}: {cause.error}"
-    return [Line(f"what came back makes no sense ({what}): is something other than the exercise's function running?")]
-
-
-@lines_of.register
 def _(cause: causes.NotCompiled) -> list[Line]:
     if cause.how == "endless":
         found = [Line(f"not compiled within {cause.seconds:g} s")]
@@ -280,35 +262,15 @@ def _compilers_words(text: str, source: str) -> list[Line]:
 
 
 @lines_of.register
-def _(cause: causes.CompilesToOther) -> list[Line]:
-    return [Line(f"where it is compiled, the cell makes something else of {cause.name}")]
-
-
-@lines_of.register
 def _(cause: causes.OnlyOnGPU) -> list[Line]:
     first, *rest = [line for each in cause.causes for line in lines_of(each)] or [Line("")]
     return [Line(f"{ONLY_ON_GPU}{first.text}", first.about, first.leads), *rest]
 
 
 @lines_of.register
-def _(cause: causes.NotOnGPU) -> list[Line]:
-    return [Line(f"{NOT_ON_GPU}: {cause.problem}")]
-
-
-@lines_of.register
 def _(cause: causes.CannotCheck) -> list[Line]:
     also = f". And no answer runs on the GPU: {cause.on_gpu}" if cause.on_gpu else ""
     return [Line(f"this cannot be checked here: {cause.problem}{also}")]
-
-
-@lines_of.register
-def _(cause: causes.NotStarted) -> list[Line]:
-    return [Line(cause.text)]
-
-
-@lines_of.register
-def _(cause: causes.Hole) -> list[Line]:
-    return [Line(cause.text)]
 
 
 # ---- messages

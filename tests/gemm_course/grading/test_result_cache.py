@@ -142,8 +142,9 @@ def test_what_decides_about_a_result_changes_the_key_and_nothing_else_does(tree)
     ):  # fmt: skip
         (tree / path).write_text("x = 2\n")
         digests.append(digest())
-    of_exercise = tree / "gemm_course/exercises" / f"e{names[0]}/exercise.toml"
-    of_exercise.write_text("x = 2  # of a TOML file all bytes count\n")
+    (tree / "gemm_course/exercises" / f"e{names[0]}/exercise.toml").write_text(
+        "x = 2  # of a TOML file all bytes count\n"
+    )
     digests.append(digest())
     assert len(set(digests)) == len(digests)
 

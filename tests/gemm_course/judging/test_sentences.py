@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gemm_course.judging import causes
+from gemm_course.judging import causes, sentences
 from gemm_course.judging.causes import ABOVE, BELOW, Drawn, Event, MaskProblem, Observed, OnlyOnGPU, Words, causes_of
 from gemm_course.judging.request import Outcome
 from gemm_course.judging.sentences import Line, Writer, counted, lines_of
@@ -146,7 +146,7 @@ def test_a_compiler_that_says_nothing_took_too_long_or_too_much_or_died():
 
 
 def test_a_malformed_reply_is_named_with_its_error():
-    text = said(causes.Malformed(ValueError("no tensor")))
+    text = said(causes.Malformed("ValueError: no tensor"))
     assert text.startswith("what came back makes no sense (ValueError: no tensor):")
 
 
@@ -249,9 +249,8 @@ def test_every_cause_has_words():
     kinds = [each for each in vars(causes).values() if isinstance(each, type) and issubclass(each, causes.Cause)]
     assert len(kinds) > 15
     base = lines_of.dispatch(object)
-    assert [each.__name__ for each in kinds if each is not causes.Cause and lines_of.dispatch(each) is base] == []
-    with pytest.raises(TypeError, match="no words for int"):
-        lines_of(3)
+    wordless = {each for each in kinds if lines_of.dispatch(each) is base} - set(sentences._TEMPLATES)
+    assert wordless == {causes.Cause}
 
 
 # ---- a message
