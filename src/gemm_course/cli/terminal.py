@@ -116,8 +116,8 @@ def help_text(text: str) -> str:
 
 
 def width() -> int:
-    """Columns of the terminal, at most 100; 100 if the output is no terminal's."""
-    return min(shutil.get_terminal_size((100, 24)).columns, 100)
+    """Columns of the terminal, at most 100; 80 if the output is no terminal's."""
+    return min(shutil.get_terminal_size((80, 24)).columns, 100)
 
 
 def with_style(text: str, style: str) -> str:

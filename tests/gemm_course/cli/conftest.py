@@ -11,6 +11,12 @@ from gemm_course.notebook import locations
 from places import ROOT
 
 
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch):
+    """No width of a terminal's in the environment, where xdist puts one."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def course(tmp_path, monkeypatch):
     """A folder with exercises/ in it, and no checkout around."""
