@@ -86,7 +86,7 @@ class Offer(NamedTuple):
     Attributes:
         us: the time that the time model expects, in µs, copies included; None where it has no constants.
         asked: the product as ``time_model.fastest`` takes it, with the GPU, so that others can be compared.
-        plan: compiles the kernel; of the arguments with which the offer was asked for.
+        plan: of the arguments with which the offer was asked for, a ``Plan``; compiles the kernel.
     """
 
     us: float | None
@@ -108,7 +108,7 @@ def offer(problem: Problem, operands: Operands, out: Tensor, num_sms: int | None
     form = _form_of(operands, out, options.keep_tail, options.accumulate, options.scaling)
     if form is None:
         return None
-    if not _is_read(form, operands, options.scaling):
+    if not _is_read(form, operands):
         how, copied = _copying(form, problem, operands), True
         if how is None:
             return None
@@ -139,7 +139,7 @@ def match_form(
     do not restart at groups.
     """
     form = _form_of(operands, out, keep_tail, accumulate, scaling)
-    return form if form and _is_read(form, operands, scaling) else None
+    return form if form and _is_read(form, operands) else None
 
 
 def _form_of(operands: Operands, out: Tensor, keep_tail: bool, accumulate: bool, scaling: str) -> Form | None:
@@ -175,13 +175,13 @@ def _form_of(operands: Operands, out: Tensor, keep_tail: bool, accumulate: bool,
     )
 
 
-def _is_read(form: Form, operands: Operands, scaling: str) -> bool:
+def _is_read(form: Form, operands: Operands) -> bool:
     """Whether a kernel of a form reads operands as they are."""
     mat_a, mat_b, offs, _, scale_a, _ = operands
     if form.along == "m":
         return _has_descriptor(mat_a, 1) and _has_descriptor(mat_b, 1 if form.b_major == "k" else 2)
     if form.operand_bytes == 1:
-        whole = scaling == LINES and not blocks_restart(scale_a, mat_b.shape[0], offs.shape[0])
+        whole = form.scaling == "blocks" and not blocks_restart(scale_a, mat_b.shape[0], offs.shape[0])
         return whole and _has_descriptor(mat_a, 1) and _has_descriptor(mat_b, 0)
     return mat_a.shape[0] % 8 == 0 and _has_descriptor(mat_a, 0) and _has_descriptor(mat_b, 1)
 
