@@ -105,7 +105,7 @@ def offer(problem: Problem, product: Product, out: Tensor) -> Offer | None:
     form = views and _form_of(product, views)
     if not form:
         return None
-    how = Plan if _is_read(form, product, views) else _copying(form, problem, views)
+    how = Plan if _is_read(form, views) else _copying(form, problem, views)
     if how is None:
         return None
     rows = problem.G * problem.M if problem.mode == "masked" else problem.M
@@ -168,7 +168,7 @@ def match_form(product: Product, out: Tensor) -> Form | None:
     """
     views = Views.of(product, out)
     form = views and _form_of(product, views)
-    return form if form and _is_read(form, product, views) else None
+    return form if form and _is_read(form, views) else None
 
 
 def _form_of(product: Product, views: Views) -> Form | None:
@@ -210,7 +210,7 @@ def _form_of(product: Product, views: Views) -> Form | None:
     )
 
 
-def _is_read(form: Form, product: Product, views: Views) -> bool:
+def _is_read(form: Form, views: Views) -> bool:
     """Whether a kernel of a form reads operands as they are."""
     a, b = views.a, views.b
     if form.along == "m":
