@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import math
 import random
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -102,31 +101,9 @@ def describe(sizes: Sequence[int], N: int, K: int, routing: str = "") -> str:
     return f"{len(sizes)} experts, {sum(sizes):,} tokens{how}, N {N}, K {K}"
 
 
-# Words of titles in records that are older than `describe`, and what they mean.
-_ROUTINGS = {"Zipf": "Zipf", "±30%": "±30%", "every other": "half empty", "in one of": "all to one",
-             "equal": "equal"}  # fmt: skip
-_EACH = re.compile(r"(?:(?P<rows>\d+) each over|(?P<groups>\d+) of (?P<same>\d+),) ")
-
-
 def title_of(entry: Mapping, lines: int = 1) -> str:
-    """The title of a record's row in the form of ``describe``, whatever the record's age.
-
-    Args:
-        entry: "title" and, where it has them, "sizes", "N" and "K".
-        lines: 2 breaks the title before its extents.
-    """
-    title = entry["title"]
-    if ", N " not in title and (extents := re.search(r", (\d+), (\d+)$", title)):
-        each, sizes = _EACH.search(title), entry.get("sizes")
-        if each and not sizes:
-            sizes = [int(each["same"] or 0)] * int(each["groups"] or 0)
-        routing = next((meaning for words, meaning in _ROUTINGS.items() if words in title), "")
-        if each:
-            routing = f"{int(each['rows'] or each['same']):,} each"
-        if sizes:
-            model = title[: title.rfind(": ") + 2] if ": " in title else ""
-            title = model + describe(sizes, *map(int, extents.groups()), routing)
-    return title.replace(", N ", "\nN ") if lines == 2 else title
+    """The title of a record's row; ``lines``: 2 breaks it before its extents."""
+    return entry["title"].replace(", N ", "\nN ") if lines == 2 else entry["title"]
 
 
 def _row(name: str, routing: str, sizes: tuple[int, ...], N: int, K: int, kind: str) -> Row:

@@ -60,29 +60,11 @@ def test_a_title_says_groups_rows_how_they_were_drawn_and_extents():
     assert titles["decode256"] == "256 experts, 1,024 tokens (4 each), N 4096, K 7168"
 
 
-@pytest.mark.parametrize(
-    ("old", "groups", "routing"),
-    [
-        ("8192 over 12 equal, 32, 64", 12, " (equal)"),
-        ("~32768 over 4 ±30%, 32, 64", 4, " (±30%)"),
-        ("32768 over every other of 128, 32, 64", 128, " (half empty)"),
-        ("16384 in one of 8, 32, 64", 8, " (all to one)"),
-        ("3 each over 256, 32, 64", 256, " (3 each)"),
-        ("64, 128 rows, 32, 64", 2, ""),
-    ],
-)
-def test_a_title_of_an_old_record_takes_the_new_form(old, groups, routing):
-    entry = {"title": old, "sizes": [3] * groups, "N": 32, "K": 64}
-    assert bench_rows.title_of(entry) == f"{groups} experts, {3 * groups:,} tokens{routing}, N 32, K 64"
-    assert bench_rows.title_of({**entry, "title": f"Model: {old}"}) == f"Model: {bench_rows.title_of(entry)}"
-
-
-def test_a_title_is_left_as_it_is_where_it_has_the_form_or_says_no_sizes():
+def test_a_title_may_break_before_its_extents():
     row = bench_rows.by_name()["zipf8"]
-    assert bench_rows.title_of({"title": row.title, "sizes": row.sizes}) == row.title
+    assert bench_rows.title_of({"title": row.title}) == row.title
     assert bench_rows.title_of({"title": row.title}, lines=2) == "8 experts, 16,384 tokens (Zipf)\nN 14336, K 4096"
-    assert bench_rows.title_of({"title": "4 of 16, 32, 64"}) == "4 experts, 64 tokens (16 each), N 32, K 64"
-    assert bench_rows.title_of({"title": "last"}) == "last"
+    assert bench_rows.title_of({"title": "last"}, lines=2) == "last"
 
 
 def test_work_is_counted_once():
