@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 
 import torch
 
 from course_kernels.bench import configurations, grouped, report, scaled
-from course_kernels.bench.interface import Provider
+from course_kernels.bench.interface import Provider, one_line
 from course_kernels.bench.measured import Results
 from course_kernels.bench.operands import make_operands
 from course_kernels.bench.rows import Row, by_name
@@ -30,11 +29,7 @@ def losses(providers: list[Provider], device: torch.device | str = "cuda") -> di
         return torch.rand(shape, device=device, generator=generator).add_(0.5).to(scaled.DTYPE)
 
     operands = dataclasses.replace(operands, a=positive(operands.a.shape), weight=positive(operands.weight.shape))
-    starts, parts = (0, *operands.offs.tolist()), []
-    for g, (start, end) in enumerate(itertools.pairwise(starts)):
-        factors = operands.scale_a[start:end, None].double() * operands.scale_b[g].double()
-        parts.append(operands.a[start:end].double() @ operands.weight[g].double().mT * factors)
-    exact, found = torch.cat(parts), {}
+    exact, found = torch.cat(list(operands.exact("forward"))), {}
     for provider in providers:
         if provider.role == "ceiling" or provider.unavailable():
             continue
@@ -44,7 +39,7 @@ def losses(providers: list[Provider], device: torch.device | str = "cuda") -> di
                 continue
             result = next(iter(candidates.values()))()
         except Exception as error:
-            found[provider.name] = f"{type(error).__name__}: {error}"[:200]
+            found[provider.name] = one_line(error)
             continue
         error = result.double() / exact - 1
         found[provider.name] = {"mean": float(f"{error.mean():.2e}"), "largest": float(f"{error.abs().max():.2e}")}

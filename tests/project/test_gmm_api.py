@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import gmm_api
-from bench_stand_ins import TINY
-from clock import Clock
-from course_kernels.bench import grouped, record
+from bench_stand_ins import TINY, measured_here
+from course_kernels.bench import record
 from course_kernels.bench.interface import WrongResult
 
 
@@ -68,12 +67,7 @@ def test_a_peer_may_round_twice():
 
 @pytest.fixture
 def on_a_gpu(monkeypatch):
-    measured = grouped.measure
-
-    def here(rows, providers, **arguments):
-        return measured(rows, providers, **(arguments | {"timer": Clock(), "device": "cpu", "repeats": 4}))
-
-    monkeypatch.setattr(grouped, "measure", here)
+    measured_here(monkeypatch)
     monkeypatch.setattr(gmm_api, "models", lambda: [TINY])
 
 

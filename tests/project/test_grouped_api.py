@@ -8,8 +8,7 @@ import types
 import pytest
 
 import grouped_api
-from bench_stand_ins import DECODE, TINY, Correct, spoilt
-from clock import Clock
+from bench_stand_ins import DECODE, TINY, Correct, measured_here, spoilt
 from course_kernels.bench import gpu_timer, grouped
 from course_kernels.bench import providers as known
 from course_kernels.bench.configurations import SWEPT
@@ -18,14 +17,10 @@ from course_kernels.bench.configurations import SWEPT
 @pytest.fixture
 def on_a_gpu(monkeypatch):
     """The programs as on a GPU, with one tiny row, the tests' clock and providers that run here."""
-    measured = grouped.measure
+    measured_here(monkeypatch)
 
-    def prepare(providers, us=None):
-        def here(rows, chosen, **arguments):
-            return measured(rows, chosen, **(arguments | {"timer": Clock(us), "device": "cpu"}))
-
+    def prepare(providers):
         monkeypatch.setattr(known, "providers", lambda: providers)
-        monkeypatch.setattr(grouped, "measure", here)
         monkeypatch.setattr(grouped_api, "by_name", lambda: {"tiny": TINY})
 
     return prepare

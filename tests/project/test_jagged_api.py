@@ -5,21 +5,15 @@ from __future__ import annotations
 import pytest
 
 import jagged_api
-from bench_stand_ins import Correct, spoilt
-from clock import Clock
-from course_kernels.bench import grouped, jagged
+from bench_stand_ins import Correct, measured_here, spoilt
+from course_kernels.bench import jagged
 
 
 @pytest.fixture
 def on_a_gpu(monkeypatch):
-    measured = grouped.measure
+    measured_here(monkeypatch, {"mine": 8.0, "cublas": 6.0})
 
     def prepare(providers):
-        def here(rows, chosen, **arguments):
-            clock = Clock({"mine": 8.0, "cublas": 6.0})
-            return measured(rows, chosen, **(arguments | {"timer": clock, "device": "cpu"}))
-
-        monkeypatch.setattr(grouped, "measure", here)
         monkeypatch.setattr(jagged, "rows", lambda: [jagged.SharedRow("tiny", "", (8, 0, 9), 16, 24, "compute")])
         monkeypatch.setattr(jagged, "providers", lambda: providers)
 

@@ -5,19 +5,13 @@ from __future__ import annotations
 import pytest
 
 import zoo_api
-from bench_stand_ins import DECODE, TINY, Correct, spoilt
-from clock import Clock
-from course_kernels.bench import grouped, zoo
+from bench_stand_ins import DECODE, TINY, Correct, measured_here, spoilt
 from course_kernels.bench import providers as known
+from course_kernels.bench import zoo
 
 
 def test_the_record_has_gradients_steps_and_sources_and_refuses_wrong_results(monkeypatch):
-    measured = grouped.measure
-
-    def here(rows, chosen, **arguments):
-        return measured(rows, chosen, **(arguments | {"timer": Clock(), "device": "cpu", "repeats": 4}))
-
-    monkeypatch.setattr(grouped, "measure", here)
+    measured_here(monkeypatch)
     monkeypatch.setattr(zoo, "compact", lambda: [TINY, DECODE])
     monkeypatch.setattr(known, "zoo", lambda: [Correct(), known.Torch()])
     results = zoo_api.rows()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench_stand_ins import LARGE, product
-from clock import Clock
-from course_kernels.bench import configurations, grouped
+from bench_stand_ins import LARGE, measured_here, product
+from course_kernels.bench import configurations
 from course_kernels.bench.configurations import SWEPT, SWEPT_8_BIT
 from course_kernels.engine.hopper import cute
 
@@ -42,10 +41,5 @@ def cute_stand_in(monkeypatch):
 @pytest.fixture
 def on_a_gpu(monkeypatch, cute_stand_in):
     """The records' programs as on a GPU, with one row, the tests' clock and stand-ins for kernels."""
-    measured = grouped.measure
-
-    def here(rows, providers, **arguments):
-        return measured(rows, providers, timer=Clock(US), repeats=2, device="cpu", **arguments)
-
-    monkeypatch.setattr(grouped, "measure", here)
+    measured_here(monkeypatch, US, repeats=2)
     return cute_stand_in

@@ -74,7 +74,9 @@ def share() -> None:
 
 def _files() -> list[str]:
     """The files of this process. Existing data files alone: one that was written for a moment decides nothing."""
-    modules = {name: Path(file) for name in list(sys.modules) if (file := getattr(sys.modules[name], "__file__", None))}
+    # From the dictionary: asking a module that loads lazily might load it.
+    stored = {name: getattr(module, "__dict__", {}).get("__file__") for name, module in list(sys.modules.items())}
+    modules = {name: Path(file) for name, file in stored.items() if file}
     ours = {name for name, path in modules.items() if any(folder in path.parents for folder in _FOLDERS)}
     due, needed = [name for name in ours | {*_MAIN} if name not in _BROUGHT], set()
     while due:

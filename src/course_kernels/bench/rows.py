@@ -102,7 +102,7 @@ def describe(sizes: Sequence[int], N: int, K: int, routing: str = "") -> str:
 
 
 def title_of(entry: Mapping, lines: int = 1) -> str:
-    """The title of a record's row; with 2 `lines`, broken before its extents."""
+    """The title of a record's row; ``lines``: 2 breaks it before its extents."""
     return entry["title"].replace(", N ", "\nN ") if lines == 2 else entry["title"]
 
 

@@ -147,7 +147,8 @@ class _Measurement:
 
         All of them were verified. The peak memory of each is noted.
         """
-        timer, peaks, called, replays, pool = self.timer, self.peak_bytes, {}, {}, self.timer.pool()
+        timer, peaks, called, replays, replay = self.timer, self.peak_bytes, {}, {}, None
+        pool = timer.pool()
         for name, calls in self.prepared.items():
             for function in calls.step.values():
                 self._attempt(name, "step", function)  # the first call compiles, and makes what later ones find
@@ -160,14 +161,17 @@ class _Measurement:
                 replay = timer.graph(function, pool)
                 timer.settle()
             except Exception as error:
-                timer.settle()
                 self.step_timed = f"as called, for {name} cannot be captured: {one_line(error)}"
-                replays.clear()
-                return {name: function for name, function in called.items() if self._is_right(name, function)}
+                break
             if self._is_right(name, replay):
                 replays[name] = replay
             timer.forget(replay)
-        return replays
+        else:
+            return replays
+        timer.settle()
+        replays, replay = {}, None  # the graphs keep the pool's memory, which steps need now
+        timer.free()
+        return {name: function for name, function in called.items() if self._is_right(name, function)}
 
     def _is_right(self, name: str, step: Callable) -> bool:
         """Whether a step is right over poisoned memory; else it has no peak memory, either."""

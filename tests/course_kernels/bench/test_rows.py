@@ -60,7 +60,7 @@ def test_a_title_says_groups_rows_how_they_were_drawn_and_extents():
     assert titles["decode256"] == "256 experts, 1,024 tokens (4 each), N 4096, K 7168"
 
 
-def test_a_title_is_broken_before_its_extents():
+def test_a_title_may_break_before_its_extents():
     row = bench_rows.by_name()["zipf8"]
     assert bench_rows.title_of({"title": row.title}) == row.title
     assert bench_rows.title_of({"title": row.title}, lines=2) == "8 experts, 16,384 tokens (Zipf)\nN 14336, K 4096"

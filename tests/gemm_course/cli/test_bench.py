@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench_stand_ins import DECODE, TINY, Correct, spoilt
+from bench_stand_ins import DECODE, TINY, Correct, measured_here, spoilt
 from clock import Clock
-from course_kernels.bench import grouped, record, zoo
 from course_kernels.bench import providers as known
+from course_kernels.bench import record, zoo
 from course_kernels.bench import rows as bench_rows
 from gemm_course.cli import app as command
 from gemm_course.cli import bench as bench_command
@@ -83,18 +83,14 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys):
 def on_a_gpu(monkeypatch):
     """`course bench` as on a GPU, with tiny rows, the tests' clock and providers that run here."""
     table = {row.name: row for row in (TINY, DECODE)}
-    measured = grouped.measure
 
     def prepare(providers, us=None):
-        def here(rows, chosen, **arguments):
-            return measured(rows, chosen, **(arguments | {"timer": Clock(us), "device": "cpu"}))
-
+        measured_here(monkeypatch, us)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(bench_rows, "by_name", lambda: table)
         monkeypatch.setattr(known, "providers", lambda: providers)
         monkeypatch.setattr(known, "zoo", lambda: providers)
         monkeypatch.setattr(zoo, "compact", lambda: [TINY])
-        monkeypatch.setattr(grouped, "measure", here)
         monkeypatch.setattr(record, "provenance", lambda: {"gpu": "NVIDIA H200"})
 
     return prepare
