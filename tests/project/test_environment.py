@@ -92,6 +92,14 @@ def test_library_imports_torch_and_triton_alone():
             assert not others, f"{path.relative_to(package)} imports {others}"
 
 
+def test_nobody_is_told_to_install_a_name_that_is_not_published():
+    """Anyone could register it."""
+    texts = [*(ROOT / "src").rglob("*.py"), *(ROOT / "notebooks").rglob("*.py"), ROOT / "README.md", *PAGES]
+    name = re.escape(PROJECT["name"])
+    told = re.compile(rf"{name}\[|install ['\"]?{name}")
+    assert [path for path in texts if told.search(path.read_text(encoding="utf-8"))] == []
+
+
 @pytest.mark.skipif(importlib.util.find_spec("helion") is None, reason="helion is not installed")
 def test_helion_leaves_torch_alone_and_its_extra_cute_excludes_our_cutlass():
     """What pyproject.toml says of the extra `helion`."""
@@ -163,7 +171,9 @@ def test_readme_maps_every_notebook():
     assert listed == sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "site" / "library.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", ROOT / "docs" / "package.md", ROOT / "site" / "library.md"], ids=lambda path: path.name
+)
 def test_examples_run(path):
     blocks = re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert blocks

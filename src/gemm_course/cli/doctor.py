@@ -253,8 +253,7 @@ def _hardware_features(facts: Machine) -> list[tuple[str, str]]:
 def _what_cutlass_gives(facts: Machine) -> str:
     readers = "lesson 09 and course_kernels.cutlass_ops" if facts.in_checkout else "course_kernels.cutlass_ops"
     if not all(map(facts.packages.get, CUTLASS.values())):
-        extra = ".[cutlass]" if facts.in_checkout else "grouped-gemm-course[cutlass]"
-        return f'not here, and optional: pip install "{extra}" brings what {readers} read'
+        return f"not here, and optional: {runtime.INSTALL_EXTRA.format('cutlass')} brings what {readers} read"
     capability = facts.gpus[0].capability if facts.mode == "gpu" else None
     runs = {9: "they run here, as grouped_mm's kernel for Hopper does", 10: "NVIDIA's run here"}
     how = runs.get(capability[0] if capability else 0, "to run, they want Hopper or Blackwell")
