@@ -4,7 +4,7 @@
     python3 tools/bootstrap.py site    what `make site` needs on top
     python3 tools/bootstrap.py test    what `make test` needs on top of both
 
-Standard library only: it runs before anything is installed. uv installs the versions that requirements.txt lists.
+Standard library only: it runs before anything is installed. uv installs, in the versions that constraints.txt lists.
 """
 
 import sys
@@ -144,7 +144,7 @@ def inside(code: str) -> str | None:
 def wanted_key() -> str:
     """Changes when the dependencies, the Python or the place of the environment do."""
     dependencies = (ROOT / "pyproject.toml").read_text(encoding="utf-8").split("\n[tool.")[0]
-    versions = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    versions = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     return hashlib.sha256("\n".join([dependencies, versions, platform.machine(), str(ROOT)]).encode()).hexdigest()
 
 
@@ -256,7 +256,7 @@ def install(extras: list[str]) -> None:
             say("NVIDIA GPU found: torch comes with CUDA (several gigabytes)")
         else:
             ensure_cpu_torch()
-        listed = ["--constraint", "requirements.txt", "--editable", f".[{','.join(extras)}]"]
+        listed = ["--constraint", "constraints.txt", "--editable", f".[{','.join(extras)}]"]
         run("Installing the course", [*INSTALL, *listed])
         for path in VENV.glob("lib/python*/site-packages/__editable__.*.pth"):
             # Python reads it in the locale's encoding, which may lack letters of the whole path.

@@ -208,7 +208,7 @@ def test_other_systems_are_pointed_to_the_dev_container(monkeypatch, system):
 
 
 def test_the_installed_versions_are_those_that_pyproject_admits():
-    text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     assert "://" not in text, "it names no host"
     assert re.findall(r"--extra (\w+)", text.splitlines()[1]) == bootstrap.EXTRAS["test"], "how it was made"
     listed: dict[str, list[str]] = {}
@@ -224,7 +224,7 @@ def test_the_installed_versions_are_those_that_pyproject_admits():
 @pytest.fixture
 def installation(tmp_path, monkeypatch):
     """The bootstrap over an empty folder; nothing is installed, the commands of its steps are kept."""
-    for name in ("pyproject.toml", "requirements.txt"):
+    for name in ("pyproject.toml", "constraints.txt"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     for name in ("ROOT", "VENV", "PYTHON", "STAMP", "LOCK", "LOG"):
         monkeypatch.setattr(bootstrap, name, tmp_path / getattr(bootstrap, name).relative_to(ROOT))
