@@ -4,17 +4,18 @@
     python3 tools/bootstrap.py site    what `make site` needs on top
     python3 tools/bootstrap.py test    what `make test` needs on top of both
 
-Standard library only: it runs before anything is installed.
+Standard library only: it runs before anything is installed. uv installs, in the versions that constraints.txt lists.
 """
 
 import sys
 
-if sys.version_info < (3, 10):  # before any line that an older Python could not execute
+if not (3, 10) <= sys.version_info[:2] < (3, 15):  # before any line that an older Python could not execute
     sys.exit(
-        "The course needs Python 3.10 or newer; this is {}.{} ({}).\n"
-        "Install a newer one and name it: make lab PYTHON=python3.12".format(*sys.version_info[:2], sys.executable)
+        "The course needs Python 3.10 to 3.14; this is {}.{} ({}).\n"
+        "Install one of these and name it: make lab PYTHON=python3.12".format(*sys.version_info[:2], sys.executable)
     )
 
+import ast
 import hashlib
 import importlib.util
 import json
@@ -22,6 +23,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -36,29 +38,46 @@ LOG = ROOT / ".venv.log"
 
 LAB = ["course", "cutlass", "helion"]
 EXTRAS = {"lab": LAB, "site": [*LAB, "site"], "test": [*LAB, "site", "dev"]}
-OLDEST_PIP = (25, 0)  # from here on, a dry run asks for a wheel's metadata only, not for the wheel
 PIP = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input"]
-INSTALL = [*PIP, "install", "--progress-bar=off"]
+INSTALL = [str(VENV / "bin" / "uv"), "pip", "install", "--python", str(PYTHON)]
+# Settings of pip and the variables in which uv reads the same: it does not read pip's own.
+PIPS = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS",
+        "trusted-host": "UV_INSECURE_HOST", "proxy": "ALL_PROXY", "cert": "SSL_CERT_FILE"}  # fmt: skip
+# Parts of what pip and uv print where no index answers.
+SILENCE = r"(?:NewConnection|Proxy|SSL)Error|(?:Connect|Read)Timeout|error sending request|dns error|Connection refused"
 
 
 class Failed(Exception):
-    """A step that did not work; the message says what to do."""
+    """A step that did not work; the message says what to do. `whole`: nothing in `.venv` is half installed."""
+
+    def __init__(self, message: str, whole: bool = False):
+        super().__init__(message)
+        self.whole = whole
 
 
 def say(text: str) -> None:
     print(text, flush=True)
 
 
-def short(action: str) -> str:
-    """An action of pip in few words: the number of packages instead of a list, and only the last part of an address."""
-    listed = re.match(r"Installing collected packages: (.*)", action)
-    if listed:
-        return f"Installing {len(listed[1].split(','))} packages"
-    return " ".join(word.rpartition("/")[2] if "://" in word else word for word in action.split())[:80]
+def settings_of_pip() -> dict[str, str]:
+    """The user's settings for pip, as variables for uv."""
+    listed = subprocess.run([*PIP, "config", "list"], capture_output=True, text=True).stdout
+    lines = re.findall(r"^(global|install|:env:)\.([\w-]+)=('.*'|\".*\")$", listed, re.MULTILINE)
+    lines.sort(key=lambda line: line[0] == ":env:")  # variables win over files
+    found = {}
+    for _, name, value in lines:
+        if name in PIPS:
+            found[PIPS[name]] = ("," if name == "find-links" else " ").join(ast.literal_eval(value).split())
+    # pip takes the best version of all indexes, uv one of the first index that knows the package.
+    found["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "uv")
+    if not os.access(next(path for path in (cache, *cache.parents) if path.exists()), os.W_OK):
+        found["UV_NO_CACHE"] = "1"
+    return {name: value for name, value in found.items() if name not in os.environ}
 
 
-def run(title: str, command: list[str]) -> None:
-    """Run a step: its output in the log, its progress on the screen. Failed carries the lines that matter."""
+def run(title: str, command: list[str]) -> str:
+    """Run a step: its output in the log, its progress on the screen. Returns the output; Failed carries its errors."""
     live = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns - 1 if live else 120
     started, heading = time.monotonic(), f"\n$ {' '.join(command)}\n"
@@ -73,17 +92,15 @@ def run(title: str, command: list[str]) -> None:
         log.write(heading)
         log.flush()
         # A user's settings for pip outside of virtual environments make it refuse to work inside of one.
-        environment = {**os.environ, "PIP_USER": "0", "PYTHONNOUSERSITE": "1"}
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        variables = {**os.environ, "PIP_USER": "0", "PYTHONNOUSERSITE": "1", "LC_ALL": "C.UTF-8"}
+        process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=log, stderr=subprocess.STDOUT)
     try:
         while process.poll() is None:
             try:
                 process.wait(timeout=1 if live else 30)
             except subprocess.TimeoutExpired:
-                actions = re.findall(r"^\s*((?:Downloading|Installing|Building|Preparing)\b.*)", output(), re.MULTILINE)
-                show(
-                    f"{title} ... {time.monotonic() - started:.0f} s  {short(actions[-1]) if actions else ''}".rstrip()
-                )
+                actions = re.findall(r"^\s*((?:Download|Install|Build|Prepar|Resolv)\w+ .*)", output(), re.MULTILINE)
+                show(f"{title} ... {time.monotonic() - started:.0f} s  {actions[-1][:60] if actions else ''}".rstrip())
     except BaseException:
         process.kill()
         raise
@@ -91,11 +108,28 @@ def run(title: str, command: list[str]) -> None:
     if live:
         print()
     if process.returncode:
-        # From the first error on: what follows it is its cause.
-        lines = output().rstrip().splitlines()
-        first = next((i for i, line in enumerate(lines) if re.match(r"\s*(ERROR|error|×)", line)), -15)
-        errors = ["  " + line for line in lines[first:][:15]]
-        raise Failed("\n".join([f"{title} failed:", *errors, f"All of it is in {LOG}."]))
+        raise failure(title, process.returncode, output())
+    return output()
+
+
+def failure(title: str, code: int, output: str) -> Failed:
+    """The cause of a step's end in a few lines."""
+    details = f"All of it is in {LOG}."
+    if code < 0:
+        killed = f"{title} was ended by {signal.Signals(-code).name}."
+        return Failed(f"{killed} If memory ran out, close other programs, and run the same command again.")
+    lines = output.rstrip().splitlines()
+    silence = re.findall(SILENCE, output)
+    if silence:
+        return Failed(
+            f"{title} failed: the package index does not answer ({silence[-1]}). Is there a network? Behind a proxy,\n"
+            f"or with a mirror of your own, set it for pip. When it answers, run the same command again. {details}",
+            whole=True,
+        )
+    # From the first error on: what follows it is its cause.
+    first = next((i for i, line in enumerate(lines) if re.match(r"\s*(ERROR|error|×)", line)), -15)
+    errors = ["  " + line for line in lines[first:][:15]]
+    return Failed("\n".join([f"{title} failed:", *errors, details]))
 
 
 def inside(code: str) -> str | None:
@@ -110,7 +144,8 @@ def inside(code: str) -> str | None:
 def wanted_key() -> str:
     """Changes when the dependencies, the Python or the place of the environment do."""
     dependencies = (ROOT / "pyproject.toml").read_text(encoding="utf-8").split("\n[tool.")[0]
-    return hashlib.sha256("\n".join([dependencies, platform.machine(), str(ROOT)]).encode()).hexdigest()
+    versions = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    return hashlib.sha256("\n".join([dependencies, versions, platform.machine(), str(ROOT)]).encode()).hexdigest()
 
 
 def is_ready(extras: list[str]) -> bool:
@@ -122,6 +157,14 @@ def is_ready(extras: list[str]) -> bool:
     if stamp.get("key") != wanted_key() or not set(extras) <= set(stamp.get("extras", [])):
         return False
     return inside("import sys; print(sys.version)") == stamp.get("python")
+
+
+def is_moved() -> bool:
+    """Whether the environment was made in another place, which its commands and its `activate` still name."""
+    try:
+        return str(VENV) not in (VENV / "bin" / "activate").read_text(encoding="utf-8")
+    except OSError:
+        return False
 
 
 def note_other_python() -> None:
@@ -148,20 +191,18 @@ def check_platform() -> None:
 
 
 def ensure_venv(again: bool) -> None:
-    """An environment whose Python starts and has a pip that is new enough; a new one where asked for."""
-    version = None if again else inside("import sys; print(*sys.version_info[:2])")
+    """An environment whose Python starts, with pip and uv; a new one where asked for."""
+    version = None if again else inside("import pip, sys; print(*sys.version_info[:2])")
     if version is None or tuple(map(int, version.split())) < (3, 10):
         if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
             raise Failed(
                 f"This Python ({sys.executable}) has no venv module. On Debian and Ubuntu: "
-                "apt install python{}.{}-venv".format(*sys.version_info[:2])
+                "apt install python{}.{}-venv".format(*sys.version_info[:2]),
+                whole=True,
             )
         run("Creating .venv", [sys.executable, "-m", "venv", "--clear", str(VENV)])
-    if inside("import pip") is None:
-        run("Adding pip to .venv", [str(PYTHON), "-m", "ensurepip"])
-    pip = inside("import pip; print(pip.__version__)") or "0"
-    if tuple(map(int, re.findall(r"\d+", pip)[:2])) < OLDEST_PIP:
-        run("Updating pip", [*PIP, "install", "--upgrade", "pip>={}.{}".format(*OLDEST_PIP)])
+    run("Installing uv", [*PIP, "install", "--progress-bar=off", "uv>=0.7"])
+    os.environ.update(settings_of_pip())
 
 
 def has_nvidia_gpu() -> bool:
@@ -184,52 +225,50 @@ def pinned(package: str) -> str:
     return match[1]
 
 
-def is_cuda_build(report: dict) -> bool:
-    """Whether pip would install a torch that requires CUDA packages, by its report of a dry run."""
-    required = report["install"][0]["metadata"].get("requires_dist", [])
-    return any(re.match(r"(nvidia|cuda)[-_]", name) for name in required)
-
-
-def ensure_torch() -> None:
-    """The pinned torch: whatever pip finds with a GPU, a CPU build without one."""
+def ensure_cpu_torch() -> None:
+    """Without a GPU: the pinned torch in a CPU build, where the index would give one with CUDA."""
     requirement = pinned("torch")
-    wanted = requirement.partition("==")[2]
-    found = inside("import importlib.metadata as m; print(m.version('torch'))")
-    if found and found.partition("+")[0] == wanted:
-        return
-    if has_nvidia_gpu():
-        say("NVIDIA GPU found: installing torch with CUDA (several gigabytes)")
-        run(f"Installing {requirement}", [*INSTALL, requirement])
-        return
-    report = VENV / "plan.json"
-    plan = [*INSTALL, "--dry-run", "--ignore-installed", "--no-deps", "--report", str(report), requirement]
-    run("Asking pip which torch it would install", plan)
-    if not is_cuda_build(json.loads(report.read_text(encoding="utf-8"))):
-        run(f"Installing {requirement}", [*INSTALL, requirement])
+    plan = run("Asking which torch is there", [*INSTALL, "--dry-run", requirement])
+    if not re.search(r"^ \+ (nvidia|cuda)[-_]", plan, re.MULTILINE):
         return
     say("No NVIDIA GPU: installing torch's CPU build instead of gigabytes of CUDA")
     try:
-        run("Installing uv, which knows where CPU builds are", [*INSTALL, "uv>=0.7"])
-        uv = [str(VENV / "bin" / "uv"), "pip", "install", "--python", str(PYTHON), "--torch-backend=cpu"]
-        run(f"Installing {requirement} for the CPU", [*uv, requirement])
+        run(f"Installing {requirement} for the CPU", [*INSTALL, "--torch-backend=cpu", requirement])
     except Failed as error:
-        LOCK.write_text("")  # nothing is incomplete; a new .venv would lose what the reader installs now
         raise Failed(
             f"{error}\nInstall the CPU build of {requirement} yourself, then run this again:\n"
-            f"  {PYTHON} -m pip install ...   (PyTorch's web site, Get Started, Compute Platform: CPU)"
+            f"  {PYTHON} -m pip install ...   (PyTorch's web site, Get Started, Compute Platform: CPU)",
+            whole=True,  # a new .venv would lose what the reader installs now
         ) from None
 
 
 def install(extras: list[str]) -> None:
-    """Install into `.venv`. After an interruption it is made again: pip keeps what it has downloaded in its cache."""
-    interrupted = LOCK.read_text() == UNFINISHED
-    if interrupted:
-        say("An earlier installation was interrupted: starting again with what was downloaded")
+    """Install into `.venv`. One that was left unfinished, or made in another place, is made again."""
+    unfinished, moved = LOCK.read_text() == UNFINISHED, is_moved()
+    if unfinished:
+        say("The last installation did not finish: making .venv again")
+    elif moved:
+        say("This folder was moved or copied, and .venv still names its old place: making .venv again")
     LOCK.write_text(UNFINISHED)
-    ensure_venv(again=interrupted)
-    ensure_torch()
-    # Named on the command line, the pin is what pip knows first; else it may fetch newer ones to look at.
-    run("Installing the course", [*INSTALL, "--editable", f".[{','.join(extras)}]", pinned("triton")])
+    try:
+        ensure_venv(again=unfinished or moved)
+        if has_nvidia_gpu():
+            say("NVIDIA GPU found: torch comes with CUDA (several gigabytes)")
+        else:
+            ensure_cpu_torch()
+        listed = ["--constraint", "constraints.txt", "--editable", f".[{','.join(extras)}]"]
+        run("Installing the course", [*INSTALL, *listed])
+        for path in VENV.glob("lib/python*/site-packages/__editable__.*.pth"):
+            # Python reads it in the locale's encoding, which may lack letters of the whole path.
+            path.write_text(os.path.relpath(ROOT / "src", path.parent))
+        # Python compiles what it imports. Where learners' code runs, the result could not be stored.
+        run(
+            "Trying it",
+            [str(PYTHON), "-c", "import gemm_course.cli.app, torch, triton, jupyterlab.labapp, ipykernel.kernelapp"],
+        )
+    except Failed as error:
+        LOCK.write_text("" if error.whole else UNFINISHED)
+        raise
     stamp = {"key": wanted_key(), "extras": extras, "python": inside("import sys; print(sys.version)")}
     STAMP.write_text(json.dumps(stamp, indent=1), encoding="utf-8")
     LOCK.write_text("")
@@ -259,8 +298,13 @@ def main() -> int:
     except Failed as error:
         print(error, file=sys.stderr)
         return 1
+    except OSError as error:
+        print(
+            f"Nothing can be installed in {ROOT}, which has to be a folder that you can write: {error}", file=sys.stderr
+        )
+        return 1
     except KeyboardInterrupt:
-        print("\nInterrupted. Run the same command again: it goes on from here.", file=sys.stderr)
+        print("\nInterrupted. Run the same command again.", file=sys.stderr)
         return 130
     say("Everything is installed.")
     return 0

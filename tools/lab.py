@@ -20,17 +20,36 @@ HOST = "127.0.0.1"
 SETTINGS = Path(__file__).with_name("jupyterlab")  # defaults for JupyterLab; a reader's own settings win
 
 
-def free_port(first: int, tries: int = 100) -> int:
-    """The first port from `first` on that nobody listens on."""
+def claim(port: int) -> socket.socket | None:
+    """A mark that this port is ours, until this process and its successor end; None where another `lab` has it.
+
+    Between a look at the port and the server's start pass seconds, in which a second `make lab` would find it free.
+    """
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0grouped-gemm-course-{port}")  # a name without a file, where ports are: in the network namespace
+    except OSError:
+        mark.close()
+        return None
+    mark.set_inheritable(True)
+    return mark
+
+
+def free_port(first: int, tries: int = 100) -> tuple[int, socket.socket]:
+    """The first port from `first` on that nobody listens on or is about to, and the claim on it."""
     for port in range(first, min(first + tries, 65536)):
+        mark = claim(port)
+        if mark is None:
+            continue
         with socket.socket() as probe:
             # As the server will bind it: a port in TIME_WAIT from a moment ago is free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
             except OSError:
+                mark.close()
                 continue
-            return port
+            return port, mark
     raise SystemExit(f"lab: no free port from {first} on; name another one: make lab PORT=9000")
 
 
@@ -101,7 +120,7 @@ def port_from(argument: str) -> int:
 
 def main() -> None:
     wanted = port_from(sys.argv[1] if len(sys.argv) > 1 else "8888")
-    port = free_port(wanted)
+    port, _mark = free_port(wanted)  # open until the server ends
     if port != wanted:
         print(f"Port {wanted} is taken: using {port}.")
     try:

@@ -293,6 +293,12 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=BUILD)
     parser.add_argument("--external-links", action="store_true")
     arguments = parser.parse_args()
+    try:
+        (arguments.folder / "source").mkdir(parents=True, exist_ok=True)
+        os.utime(arguments.folder / "source")
+    except OSError as error:
+        print(f"The site needs a folder that can be written: {error}. Name another one: {sys.argv[0]} FOLDER")
+        return 1
     return build(arguments.folder, "linkcheck" if arguments.external_links else "html")
 
 

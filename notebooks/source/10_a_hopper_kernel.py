@@ -393,8 +393,8 @@ for name, points in found.items():
 # that does not ask the counter, 2,600 cycles passed between the last load of one tile and the first load of the next,
 # against 730 in a fixed order. So the tensor cores waited 1,800 cycles longer between two tiles, and ping-pong with
 # even routing was up to 18 % slower than in a fixed order. The numbers are in the [notes of our
-# measurements](../benchmarks/NOTES.md). Sent two blocks into the tile, the number is there long before anybody needs
-# it.
+# measurements](../benchmarks/notes/hopper_k.md). Sent two blocks into the tile, the number is there long before
+# anybody needs it.
 #
 # ### The big stones first
 #

@@ -739,7 +739,7 @@ fp8.block_rates(record.load("block_scaled"))
 # Block scales cost almost nothing: with them (dark blue) a product takes 0.97 to 1.01 times as long as with a factor
 # for each row (orange). The CuTe kernel reads the scales one block ahead, and its warps do not sleep while they wait
 # for the next block. DeepGEMM is not in this record. It was in another run, of which only
-# [notes](../benchmarks/NOTES.md) were kept: there our kernel reached 0.97 to 0.99 of its rate where K is a
+# [notes](../benchmarks/notes/fp8.md) were kept: there our kernel reached 0.97 to 0.99 of its rate where K is a
 # multiple of 512.
 # (The dense product adds in one sum, so it also skips the second level. Its shapes are others than those behind the
 # limit in the first section, so it may be a little above that limit.)

@@ -534,12 +534,12 @@ for name, entry in alone["rows"].items():
 #
 # </details>
 #
-# Here is a likely reason; `benchmarks/NOTES.md` describes how it was checked, with counters of energy and bytes, on
-# earlier kernels. A kernel needs the same number of cycles both times, but the clock differs. These rows run at the
-# chip's power limit, 700 W, and the clock is as high as the power allows. When kernels take turns, the clock cannot
-# adapt within one call. So all run at the same clock, and the one with fewer cycles wins. Alone, each kernel gets a
-# clock of its own. So the one that needs less *energy* wins, and moving bytes takes a good part of it. The programs of
-# lesson 08 share nothing that they load. The clusters of lesson 10 share a part.
+# Here is a likely reason; `benchmarks/notes/hopper_m.md` describes how it was checked, with counters of energy and
+# bytes, on earlier kernels. A kernel needs the same number of cycles both times, but the clock differs. These rows
+# run at the chip's power limit, 700 W, and the clock is as high as the power allows. When kernels take turns, the
+# clock cannot adapt within one call. So all run at the same clock, and the one with fewer cycles wins. Alone, each
+# kernel gets a clock of its own. So the one that needs less *energy* wins, and moving bytes takes a good part of it.
+# The programs of lesson 08 share nothing that they load. The clusters of lesson 10 share a part.
 #
 # Clock and power are not in these two records. (Our CuTe kernel was measured alone under two names, `cute` and `auto`.
 # They differ by up to 1.3 %.) Even the best configuration depends on the question. These are QuACK's:
@@ -780,5 +780,5 @@ measuring.claims({f"only {lie}": claim([lie]) for lie in lies} | {"none": claim(
 # ## What to read next
 #
 # This was the last lesson. To use the kernels, read the README and call `course bench` on your own shapes. To change
-# one, begin with the exercises of lessons 08 and 10. `benchmarks/NOTES.md` has the measurements that did not fit into a
-# lesson.
+# one, begin with the exercises of lessons 08 and 10. `benchmarks/notes/` has the measurements that did not
+# fit into a lesson.

@@ -43,6 +43,8 @@ LACKS_NUMPY = (
     "Triton's interpreter needs numpy, which is not installed: pip install numpy, or install this package with its "
     "extra [interpreter]"
 )
+# This distribution is on no package index, where its name could be anybody's.
+INSTALL_EXTRA = "pip install '.[{}]' in a checkout of the course's repository"
 _PROPERTIES = (
     "multi_processor_count", "major", "minor", "gcnArchName", "shared_memory_per_block",
     "shared_memory_per_block_optin", "memory_clock_rate", "memory_bus_width",

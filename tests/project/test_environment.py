@@ -29,6 +29,7 @@ else:
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted((ROOT / "site").glob("*.md"))  # of the site; read as files, too, by way of the README's links
+NOTES = sorted((ROOT / "benchmarks" / "notes").glob("*.md"))
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[1].split()
 
@@ -63,7 +64,7 @@ def test_conda_and_pip_install_the_same():
     assert "--editable ." in through_pip, "the library itself"
     extras = PROJECT["optional-dependencies"]
     expected = bounds(extras["course"] + extras["cutlass"] + extras["helion"] + extras["site"] + extras["dev"])
-    expected["python"], expected["pip"] = PROJECT["requires-python"], ""
+    expected["python"], expected["pip"] = str(SpecifierSet(PROJECT["requires-python"])), ""
     assert plain | bounds(each for each in through_pip if not each.startswith("-")) == expected
 
 
@@ -89,6 +90,14 @@ def test_library_imports_torch_and_triton_alone():
             names += [node.module] if isinstance(node, ast.ImportFrom) else []
             others = {name.split(".")[0] for name in names} - sys.stdlib_module_names - admitted
             assert not others, f"{path.relative_to(package)} imports {others}"
+
+
+def test_nobody_is_told_to_install_a_name_that_is_not_published():
+    """Anyone could register it."""
+    texts = [*(ROOT / "src").rglob("*.py"), *(ROOT / "notebooks").rglob("*.py"), ROOT / "README.md", *PAGES]
+    name = re.escape(PROJECT["name"])
+    told = re.compile(rf"{name}\[|install ['\"]?{name}")
+    assert [path for path in texts if told.search(path.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.skipif(importlib.util.find_spec("helion") is None, reason="helion is not installed")
@@ -137,13 +146,24 @@ def test_readme_names_every_target_and_no_other():
     assert {first or second for first, second in commands} == set(TARGETS)
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *PAGES, *NOTES], ids=lambda path: f"{path.parent.name}-{path.name}"
+)
 def test_links_lead_somewhere(path):
-    text = path.read_text(encoding="utf-8")
-    links = re.findall(r"\]\(([^)#\s]+)\)", text) + re.findall(r'<img src="([^"]+)"', text)
+    text = re.sub(r"`[^`\n]+`", "", path.read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", text) + re.findall(r'<img src="([^"]+)"', text)
     links = [link for link in links if "://" not in link]
-    assert links or path.parent.name == "site"
+    assert links or path.parent.name in ("site", "notes")
     assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_notes_are_found_from_their_first_page_and_can_be_read_as_text():
+    first = ROOT / "benchmarks" / "notes" / "README.md"
+    listed = re.findall(r"^\| \[(\w+)\]\(\1\.md\)", first.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted([*listed, "README"]) == [path.stem for path in NOTES]
+    for path in NOTES:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == [], path.name
 
 
 def test_readme_maps_every_notebook():
@@ -151,7 +171,9 @@ def test_readme_maps_every_notebook():
     assert listed == sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "site" / "library.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", ROOT / "docs" / "package.md", ROOT / "site" / "library.md"], ids=lambda path: path.name
+)
 def test_examples_run(path):
     blocks = re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert blocks
@@ -170,7 +192,11 @@ def test_bootstrap_can_be_read_by_a_python_that_it_turns_away():
     kinds = [type(node) for node in tree.body]
     first_statement = kinds.index(ast.If)
     assert set(kinds[:first_statement]) <= {ast.Expr, ast.Import}, "nothing runs before the version is checked"
-    assert "sys.version_info < (3, 10)" in ast.unparse(tree.body[first_statement])
+    condition = ast.unparse(tree.body[first_statement].test)
+    oldest, first_without_wheels = re.fullmatch(
+        r"not \(3, (\d+)\) <= sys.version_info\[:2\] < \(3, (\d+)\)", condition
+    ).groups()
+    assert PROJECT["requires-python"] == f">=3.{oldest},<3.{first_without_wheels}"
 
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])
@@ -181,100 +207,196 @@ def test_other_systems_are_pointed_to_the_dev_container(monkeypatch, system):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("requires", "is_cuda"),
-    [
-        (["filelock", "sympy>=1.13"], False),
-        (["filelock", "nvidia-cublas==13.1; platform_system == 'Linux'"], True),
-        (["cuda-toolkit[cublas]==13.0.2"], True),
-    ],
-)
-def test_a_torch_that_brings_cuda_is_recognised(requires, is_cuda):
-    assert bootstrap.is_cuda_build({"install": [{"metadata": {"requires_dist": requires}}]}) is is_cuda
+def test_the_installed_versions_are_those_that_pyproject_admits():
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert "://" not in text, "it names no host"
+    assert re.findall(r"--extra (\w+)", text.splitlines()[1]) == bootstrap.EXTRAS["test"], "how it was made"
+    listed: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, _, version = line.partition(";")[0].strip().partition("==")
+            listed.setdefault(name, []).append(version)
+    for extra in bootstrap.EXTRAS["test"]:
+        for each in map(Requirement, PROJECT["optional-dependencies"][extra]):
+            assert [v for v in listed[each.name] if v not in each.specifier] == [], each
 
 
 @pytest.fixture
 def installation(tmp_path, monkeypatch):
     """The bootstrap over an empty folder; nothing is installed, the commands of its steps are kept."""
-    (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     for name in ("ROOT", "VENV", "PYTHON", "STAMP", "LOCK", "LOG"):
         monkeypatch.setattr(bootstrap, name, tmp_path / getattr(bootstrap, name).relative_to(ROOT))
     bootstrap.LOCK.touch()
     bootstrap.VENV.mkdir()
-    versions = {"torch": bootstrap.pinned("torch").partition("==")[2], "pip": "99.0", "sys": "99 0"}
-    monkeypatch.setattr(bootstrap, "inside", lambda code: next(versions[each] for each in versions if each in code))
+    monkeypatch.setattr(bootstrap, "inside", lambda code: "99 0")
+    monkeypatch.setattr(bootstrap, "settings_of_pip", dict)
+    monkeypatch.setattr(bootstrap, "has_nvidia_gpu", lambda: True)
     commands = []
-    monkeypatch.setattr(bootstrap, "run", lambda title, command: commands.append((title, command)))
+    monkeypatch.setattr(bootstrap, "run", lambda title, command: commands.append((title, command)) or "")
     return commands
 
 
-def test_an_interrupted_installation_is_made_again(installation, monkeypatch):
-    bootstrap.install(["course"])
-    assert [title for title, _ in installation] == ["Installing the course"]
+FRESH = ["Creating .venv", "Installing uv", "Installing the course", "Trying it"]
+KEPT = FRESH[1:]
 
-    def interrupt(title, command):
-        raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(bootstrap, "run", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            bootstrap.install(["course"])
+def titles(installation):
+    shown = [title for title, _ in installation]
     installation.clear()
-    bootstrap.install(["course"])
-    assert [title for title, _ in installation] == ["Creating .venv", "Installing the course"]
-    assert "--clear" in installation[0][1], "half a package is worse than none"
-    installation.clear()
-    bootstrap.install(["course"])
-    assert [title for title, _ in installation] == ["Installing the course"]
+    return shown
 
 
-@pytest.mark.parametrize(
-    ("gpu", "requires", "titles"),
-    [
-        (True, [], ["Installing torch=="]),
-        (False, ["filelock"], ["Asking pip", "Installing torch=="]),
-        (False, ["nvidia-cublas==13.1"], ["Asking pip", "Installing uv", "Installing torch=="]),
-    ],
-)
-def test_without_a_gpu_torch_is_a_cpu_build(installation, monkeypatch, gpu, requires, titles):
-    (bootstrap.VENV / "plan.json").write_text(json.dumps({"install": [{"metadata": {"requires_dist": requires}}]}))
-    monkeypatch.setattr(bootstrap, "inside", lambda code: None)
-    monkeypatch.setattr(bootstrap, "has_nvidia_gpu", lambda: gpu)
-    bootstrap.ensure_torch()
-    assert [title.startswith(each) for (title, _), each in zip(installation, titles, strict=True)] == [True] * len(
-        titles
-    )
-    assert ("--torch-backend=cpu" in installation[-1][1]) == ("Installing uv" in titles)
-
-
-def test_without_a_cpu_build_the_reader_installs_one_and_keeps_it(installation, monkeypatch):
-    (bootstrap.VENV / "plan.json").write_text('{"install": [{"metadata": {"requires_dist": ["nvidia-cublas"]}}]}')
-    monkeypatch.setattr(bootstrap, "has_nvidia_gpu", lambda: False)
-    versions = bootstrap.inside
-    monkeypatch.setattr(bootstrap, "inside", lambda code: None if "torch" in code else versions(code))
+def failing(monkeypatch, step, error):
+    """An installation whose step of this title fails."""
 
     def run(title, command):
-        if "uv" in title:
-            raise bootstrap.Failed("no uv")
+        if title.startswith(step):
+            raise error
+        return " + nvidia-cublas==13.1" if "Asking" in title else ""
 
     with monkeypatch.context() as patch:
         patch.setattr(bootstrap, "run", run)
-        with pytest.raises(bootstrap.Failed, match="Install the CPU build"):
+        with pytest.raises(type(error)) as raised:
             bootstrap.install(["course"])
-    monkeypatch.setattr(bootstrap, "inside", versions)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), bootstrap.Failed("disk full")])
+def test_an_installation_that_did_not_finish_is_made_again(installation, monkeypatch, capsys, error):
     bootstrap.install(["course"])
-    assert [title for title, _ in installation] == ["Installing the course"], ".venv was made again"
+    assert titles(installation) == KEPT
+    failing(monkeypatch, "Installing the course", error)
+    capsys.readouterr()
+    bootstrap.install(["course"])
+    assert "did not finish: making .venv again" in capsys.readouterr().out
+    assert "--clear" in installation[0][1], "half a package is worse than none"
+    assert titles(installation) == FRESH
+    bootstrap.install(["course"])
+    assert titles(installation) == KEPT
+
+
+PIP_WITHOUT_NETWORK = """\
+WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError('<pip.HTTPSConnection object at 0x7f>:
+ERROR: Could not find a version that satisfies the requirement uv>=0.7 (from versions: none)
+ERROR: No matching distribution found for uv>=0.7
+"""
+UV_WITHOUT_NETWORK = """\
+error: Request failed after 3 retries in 10.3s
+  cause: error sending request for url
+  cause: dns error
+"""
+
+
+@pytest.mark.parametrize("output", [PIP_WITHOUT_NETWORK, UV_WITHOUT_NETWORK])
+def test_without_a_network_the_cause_comes_first_and_nothing_is_made_again(installation, monkeypatch, capsys, output):
+    error = bootstrap.failure("Installing uv", 1, output)
+    assert str(error).startswith("Installing uv failed: the package index does not answer (")
+    assert "from versions" not in str(error)
+    assert len(str(error).splitlines()) == 2
+    failing(monkeypatch, "Installing uv", error)
+    bootstrap.install(["course"])
+    assert titles(installation) == KEPT
+    assert "again" not in capsys.readouterr().out
+
+
+def test_an_environment_in_another_place_is_made_again(installation, monkeypatch, capsys):
+    activate = bootstrap.VENV / "bin" / "activate"
+    activate.parent.mkdir()
+    activate.write_text(f"VIRTUAL_ENV={bootstrap.VENV}")
+    bootstrap.install(["course"])
+    assert titles(installation) == KEPT
+    activate.write_text("VIRTUAL_ENV=/where/it/was/.venv")
+    bootstrap.install(["course"])
+    assert titles(installation) == FRESH
+    assert "This folder was moved or copied" in capsys.readouterr().out
+
+
+def test_the_course_is_found_by_a_path_without_letters_that_a_locale_may_lack(installation):
+    packages = bootstrap.VENV / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    path = packages / "__editable__.grouped_gemm_course-0.1.0.pth"
+    path.write_text("/home/käse/src", encoding="utf-8")
+    bootstrap.install(["course"])
+    assert (packages / path.read_text(encoding="ascii")).resolve() == bootstrap.ROOT / "src"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "plan", "added"),
+    [
+        (True, "", []),
+        (False, "Would install\n + filelock==3.13\n + torch==2.13.0+cpu\n", ["Asking which torch"]),
+        (False, " + nvidia-cublas==13.1\n + torch==2.13.0\n", ["Asking which torch", "Installing torch=="]),
+        (False, " + cuda-toolkit==13.0.2\n", ["Asking which torch", "Installing torch=="]),
+    ],
+)
+def test_without_a_gpu_torch_is_a_cpu_build(installation, monkeypatch, gpu, plan, added):
+    monkeypatch.setattr(bootstrap, "has_nvidia_gpu", lambda: gpu)
+    record = bootstrap.run
+    monkeypatch.setattr(bootstrap, "run", lambda title, command: record(title, command) or plan)
+    bootstrap.install(["course"])
+    backends = [title for title, command in installation if "--torch-backend=cpu" in command]
+    assert [each.partition(" ")[0] for each in backends] == [each.partition(" ")[0] for each in added[1:]]
+    shown = titles(installation)
+    assert shown[0] == KEPT[0]
+    assert shown[-2:] == KEPT[1:]
+    assert [title.startswith(each) for title, each in zip(shown[1:-2], added, strict=True)] == [True] * len(added)
+
+
+def test_without_a_cpu_build_the_reader_installs_one_and_keeps_it(installation, monkeypatch):
+    monkeypatch.setattr(bootstrap, "has_nvidia_gpu", lambda: False)
+    message = failing(monkeypatch, "Installing torch", bootstrap.Failed("403 Forbidden"))
+    assert message.startswith("403 Forbidden\nInstall the CPU build")
+    bootstrap.install(["course"])
+    assert "Creating .venv" not in titles(installation)
 
 
 def test_a_step_that_fails_shows_its_error_and_names_the_log(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bootstrap, "LOG", tmp_path / "log")
-    bootstrap.run("First", [sys.executable, "-c", "print('ERROR: of an earlier step')"])
+    assert bootstrap.run("First", [sys.executable, "-c", "print('ERROR: of an earlier step')"]).strip()
     code = "import sys; print('Collecting a'); print('ERROR: no such thing'); print('because'); sys.exit(3)"
     with pytest.raises(bootstrap.Failed) as raised:
         bootstrap.run("Second", [sys.executable, "-c", code])
     expected = ["Second failed:", "  ERROR: no such thing", "  because", f"All of it is in {tmp_path / 'log'}."]
     assert str(raised.value).splitlines() == expected
-    assert re.fullmatch(r"First: \d+ s\nSecond: \d+ s\n", capsys.readouterr().out)
+    code = "import os, signal; print('Downloading', flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    with pytest.raises(bootstrap.Failed, match=r"^Third was ended by SIGKILL\. If memory ran out[^\n]*$") as raised:
+        bootstrap.run("Third", [sys.executable, "-c", code])
+    assert not raised.value.whole
+    assert re.fullmatch(r"(\w+: \d+ s\n){3}", capsys.readouterr().out)
+
+
+def test_uv_takes_the_settings_for_pip(tmp_path, monkeypatch):
+    pytest.importorskip("pip")
+    settings = tmp_path / "pip.conf"
+    several = "extra-index-url =\n  file:///b\n  file:///c\nfind-links = /f /g\n"
+    settings.write_text(f"[global]\nproxy = http://loses\nindex-url = file:///a\n{several}")
+    monkeypatch.setattr(bootstrap, "PIP", [sys.executable, "-m", "pip"])
+    for name in list(bootstrap.os.environ):
+        if name.startswith(("PIP_", "UV_")) or name == "ALL_PROXY":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
+    monkeypatch.setenv("PIP_PROXY", "http://wins")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = bootstrap.settings_of_pip()
+    assert found["UV_DEFAULT_INDEX"] == "file:///a"
+    assert found["UV_INDEX"] == "file:///b file:///c"
+    assert found["UV_FIND_LINKS"] == "/f,/g"
+    assert found["ALL_PROXY"] == "http://wins"
+    assert "UV_NO_CACHE" not in found
+    monkeypatch.setenv("UV_FIND_LINKS", "/mine")
+    monkeypatch.setattr(bootstrap.os, "access", lambda path, mode: False)
+    found = bootstrap.settings_of_pip()
+    assert "UV_FIND_LINKS" not in found, "settings for uv itself stay"
+    assert found["UV_NO_CACHE"] == "1", "its cache is not needed"
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_one_line(installation, monkeypatch, capsys):
+    monkeypatch.setattr(bootstrap, "LOCK", bootstrap.ROOT / "pyproject.toml" / "lock")
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py", "lab"])
+    assert bootstrap.main() == 1
+    assert re.fullmatch(r"Nothing can be installed in [^\n]+\n", capsys.readouterr().err)
 
 
 def test_environment_is_ready_only_after_success_and_for_these_dependencies(tmp_path, monkeypatch):
@@ -289,14 +411,6 @@ def test_environment_is_ready_only_after_success_and_for_these_dependencies(tmp_
     assert not bootstrap.is_ready(["course"])
     bootstrap.STAMP.write_text(json.dumps(stamp)[:20])
     assert not bootstrap.is_ready(["course"])
-
-
-def test_actions_of_pip_are_shortened():
-    packages = ", ".join(f"package-{number}" for number in range(90))
-    assert bootstrap.short(f"Installing collected packages: {packages}") == "Installing 90 packages"
-    downloading = "Downloading https://host/a/long/way/torch-2.13.0-cp311-none.whl.metadata (24 kB)"
-    assert bootstrap.short(downloading) == "Downloading torch-2.13.0-cp311-none.whl.metadata (24 kB)"
-    assert len(bootstrap.short("Preparing " + "x" * 200)) == 80
 
 
 # tools/lab.py and tools/run_tests.py
@@ -364,7 +478,22 @@ def test_lab_takes_the_next_port_when_one_is_taken():
         taken.bind((lab.HOST, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert lab.free_port(port) > port
+        found, mark = lab.free_port(port)
+        assert found > port
+        mark.close()
+
+
+def test_two_labs_that_start_at_one_moment_take_two_ports():
+    with socket.socket() as probe:
+        probe.bind((lab.HOST, 0))
+        port = probe.getsockname()[1]
+    found, mark = lab.free_port(port)
+    second, other = lab.free_port(port)
+    with mark, other:
+        assert second > found, "nobody listens on the first one yet"
+        assert mark.get_inheritable(), "the server, which replaces the program, keeps it"
+    with lab.free_port(found)[1] as again:
+        assert again.getsockname() == f"\0grouped-gemm-course-{found}".encode()
 
 
 @pytest.mark.parametrize("port", ["abc", "80", "70000", "-1"])

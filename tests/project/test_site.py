@@ -89,6 +89,13 @@ def is_external(address: str) -> bool:
     return bool(parts.netloc) or parts.scheme not in ("", "data")
 
 
+def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["make_site.py", str(tmp_path / "file" / "site")])
+    assert make_site.main() == 1
+    assert re.fullmatch(r"The site needs a folder that can be written: [^\n]+\n", capsys.readouterr().out)
+
+
 def test_every_lesson_exercise_and_public_name_has_a_page(site, pages):
     wanted = [f"notebooks/{path.stem}.html" for path in LESSONS]
     wanted += [f"exercises/{each.name}.html" for each in manifest.exercises()]

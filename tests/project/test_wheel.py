@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import forked
 from places import ROOT
 
-PARTS = ("pyproject.toml", "README.md", "LICENSE", "src", "exercises")
+PARTS = ("pyproject.toml", "docs/package.md", "LICENSE", "src", "exercises")
 MOST_BYTES = 2 * 2**20
 
 
@@ -54,6 +55,19 @@ def test_it_holds_every_file_of_the_packages_and_no_other(wheel):
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert built.name.endswith("-py3-none-any.whl")
     assert built.stat().st_size < MOST_BYTES
+
+
+def test_its_page_on_an_index_is_whole(wheel):
+    """There, an address that is relative leads nowhere."""
+    _, built = wheel
+    with zipfile.ZipFile(built) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        text = archive.read(name).decode()
+    fields, _, page = text.partition("\n\n")
+    assert "Requires-Python: <3.15,>=3.10" in fields
+    assert "from course_kernels import grouped_mm" in page
+    links = re.findall(r"\]\(([^)]+)\)|(?:src|href)=\"([^\"]+)\"", page)
+    assert [link for link in links if "://" not in "".join(link)] == []
 
 
 def test_it_can_be_used_from_where_it_is_unpacked(wheel, tmp_path):

@@ -187,7 +187,7 @@ def jupyterlab(folder, own, stderr=None, **environment):
         JUPYTER_TOKEN=TOKEN,
     )
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    port = lab.free_port(18888 + 100 * worker)  # other workers look for one at the same time
+    port, _ = lab.free_port(18888 + 100 * worker)  # other workers look for one at the same time
     command = [*lab.command(port, folder), "--expose-app-in-browser"]
     server = subprocess.Popen(command, cwd=folder, env={**lab.environment(), **environment}, stderr=stderr)
     try:

@@ -62,7 +62,7 @@ PASSES_8_BIT = ("forward fp8", "forward fp8 blocks", "dA fp8", "dA fp8 blocks")
 # As the time model names products.
 KIND_OF_PASS = dict(zip((*PASSES, *PASSES_8_BIT), (*time_model.KINDS, *time_model.KINDS_8_BIT)))
 REPEATS = 7
-# Of products from so many FLOP on, which would take most of a sweep. Three were too few on an H200: see NOTES.md.
+# Of products from so many FLOP on, which would take most of a sweep. Three were too few on an H200.
 _LARGE, _REPEATS_LARGE = 1e12, 5
 DEVICE = "cuda"
 _PROCESSES, _THREADS = 12, 16  # that compile, at most

@@ -14,12 +14,14 @@ Importing it also registers our operator for Hopper (``hopper``), where NVIDIA h
 It needs the extra ``cutlass``; nothing else of the library does.
 """
 
+from course_kernels import runtime
+
 try:
     import cutlass.operators  # noqa: F401 (imported here once, so that its absence has one message)
 except ImportError as error:
     raise ImportError(
         "course_kernels.cutlass_ops needs NVIDIA's CUTLASS packages (nvidia-cutlass-operators, nvidia-cutlass-dsl): "
-        'pip install ".[cutlass]" where the course is checked out, or "grouped-gemm-course[cutlass]"'
+        + runtime.INSTALL_EXTRA.format("cutlass")
     ) from error
 
 from course_kernels.cutlass_ops import hopper  # registers the operator

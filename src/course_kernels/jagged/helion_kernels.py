@@ -34,8 +34,7 @@ except ImportError as error:
             f"implementation='helion': the installed Helion does not import with torch {torch.__version__}: {error}"
         ) from error
     raise ImportError(
-        "implementation='helion' needs Helion, whose kernels these are: pip install '.[helion]' where the course is "
-        'checked out, or "grouped-gemm-course[helion]"'
+        "implementation='helion' needs Helion, whose kernels these are: " + runtime.INSTALL_EXTRA.format("helion")
     ) from error
 
 _INTERPRETER_WORKERS = 4

@@ -5,8 +5,8 @@ import sys
 
 if missing := [name for name in ("rich", "typer") if importlib.util.find_spec(name) is None]:
     print(
-        f"course: {' and '.join(missing)} not installed: pip install 'grouped-gemm-course[course]' brings all that the "
-        "course needs, pip install rich typer what this command needs",
+        f"course: {' and '.join(missing)} not installed: pip install rich typer brings what this command needs, "
+        "pip install '.[course]' in a checkout of the course's repository all that the course needs",
         file=sys.stderr,
     )
     sys.exit(3)

@@ -76,8 +76,8 @@ def check_available(device: torch.device, name: str = "mat_a") -> None:
         )
     if not installed():
         raise ImportError(
-            "backend='cute' needs NVIDIA's CUTLASS packages (nvidia-cutlass-dsl, apache-tvm-ffi): pip install "
-            '".[cutlass]" where the course is checked out, or "grouped-gemm-course[cutlass]"'
+            "backend='cute' needs NVIDIA's CUTLASS packages (nvidia-cutlass-dsl, apache-tvm-ffi): "
+            + runtime.INSTALL_EXTRA.format("cutlass")
         )
 
 
