@@ -10,6 +10,7 @@ from matplotlib.colors import to_rgb
 from course_kernels.bench.rows import by_name
 from gemm_course.figures import record_analysis
 from gemm_course.figures.style import FAINT, ORANGE, RED, SKY
+from gemm_course.lessons import records
 
 ROWS = by_name()
 PASSES = ("forward", "called", "dA", "dB")
@@ -68,7 +69,7 @@ def test_a_call_has_its_time_on_the_device_and_on_the_host():
 
 
 def test_time_is_explained_by_the_roof_the_tiles_and_the_last_wave():
-    found = record_analysis.shares(results(), "mine", (128, 256), 132)["equal12"]
+    found = records.shares(results(), "mine", (128, 256), 132)["equal12"]
     assert found.bound == "arithmetic"
     # At the dense rate 50 of 70 µs. The twelve groups fill 6 row tiles each but for 85 or 86 rows; 8 columns.
     row = ROWS["equal12"]
@@ -83,7 +84,7 @@ def test_time_is_explained_by_the_roof_the_tiles_and_the_last_wave():
 
 
 def test_a_memory_bound_row_is_explained_by_its_bytes_alone():
-    found = record_analysis.shares(results(), "mine", (128, 256), 132)["decode32"]
+    found = records.shares(results(), "mine", (128, 256), 132)["decode32"]
     assert found.bound == "memory"
     share = ROWS["decode32"].bytes_moved() / 4.0 / 1e6 / 240.0
     assert list(found.parts.values()) == pytest.approx([share, 0, 0, 1 - share])
@@ -92,12 +93,12 @@ def test_a_memory_bound_row_is_explained_by_its_bytes_alone():
 def test_a_row_above_the_roof_is_cut_at_all_of_its_time():
     fast = results()
     fast["rows"]["decode32"]["us"]["forward"]["mine"]["median_us"] = 1.0
-    assert list(record_analysis.shares(fast, "mine", (128, 256), 132)["decode32"].parts.values()) == [1.0, 0, 0, 0]
+    assert list(records.shares(fast, "mine", (128, 256), 132)["decode32"].parts.values()) == [1.0, 0, 0, 0]
 
 
 def test_bars_are_the_shares():
     record = results()
-    explained = record_analysis.shares(record, "mine", (128, 256), 132)
+    explained = records.shares(record, "mine", (128, 256), 132)
     figure = record_analysis.where_time_goes(record, explained)
     axes = figure.axes[0]
     bars = [patch for patch in axes.patches if patch.get_y() == pytest.approx(1 - 0.36)]
@@ -113,7 +114,7 @@ def test_bars_are_the_shares():
         (lambda r: record_analysis.speedups_over_peers(r, "nobody"), "'forward' has none"),
         (lambda r: record_analysis.as_called(r, ["mine", "nobody"]), "'nobody' is not"),
         (lambda r: record_analysis.as_called(r, ["dense"]), "'dense' is not"),
-        (lambda r: record_analysis.shares(r, "nobody", (128, 256), 132), "'nobody' was not"),
+        (lambda r: records.shares(r, "nobody", (128, 256), 132), "'nobody' was not"),
     ],
 )
 def test_bad_input_is_named(call, message):
@@ -126,4 +127,4 @@ def test_without_a_dense_product_there_is_no_explanation():
     record = copy.deepcopy(results())
     del record["rows"]["equal12"]["rate"]["forward"]["dense"]
     with pytest.raises(ValueError, match="dense"):
-        record_analysis.shares(record, "mine", (128, 256), 132)
+        records.shares(record, "mine", (128, 256), 132)

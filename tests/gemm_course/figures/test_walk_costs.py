@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gemm_course.figures.style import color_of
-from gemm_course.figures.walk_costs import ProgramTimes, program_counts, program_times, time_ratios
+from gemm_course.figures.walk_costs import program_counts, time_ratios
+from gemm_course.lessons.records import ProgramTimes, program_times
 
 
 def line(ax, label):
