@@ -17,6 +17,10 @@ MAX_UNTESTED_LINES = 20
 # What runs answers in their own processes, one module for each exercise.
 RUNS = sorted(path.stem for path in (SOURCES / "gemm_course" / "runner" / "runs").glob("e*.py"))
 
+# Drawings: a test of all figures looks at each of them, another at the data that they draw.
+DRAWINGS = sorted(path.stem for path in (SOURCES / "gemm_course" / "figures").glob("*.py"))
+TOOLS_OF_DRAWINGS = {"__init__", "shapes", "style"}
+
 # Modules that cannot have a test file of their name, and the file that tests them.
 TESTED_ELSEWHERE = {
     # Device code: it runs inside a launch only.
@@ -38,6 +42,11 @@ TESTED_ELSEWHERE = {
     # Code of other processes: its caller starts and tests it.
     "course_kernels.codegen.child": "course_kernels/codegen/test_builds.py",
     **{f"gemm_course.runner.runs.{name}": f"gemm_course/exercises/test_{name}.py" for name in RUNS},
+    **{
+        f"gemm_course.figures.{name}": "gemm_course/figures/test_figures.py"
+        for name in DRAWINGS
+        if name not in TOOLS_OF_DRAWINGS
+    },
 }
 
 # Imports of our own modules inside a function: why, who, and what.

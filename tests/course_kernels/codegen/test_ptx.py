@@ -1,9 +1,10 @@
-"""Reading PTX: the loop over K, the purposes of instructions, descriptor fields, columns."""
+"""Reading PTX: the loops over tiles and over K, the purposes of instructions, descriptor fields."""
 
 from __future__ import annotations
 
 import pytest
 
+from course_kernels import GemmConfig, codegen
 from course_kernels.codegen import ptx
 
 # An outer loop around an inner one, as a grouped kernel has; the inner one multiplies.
@@ -78,13 +79,11 @@ def test_fields_are_those_of_the_first_descriptor_each_once():
     assert ptx.descriptor_fields("add.s32 %r1, %r1, 1;") == []
 
 
-def test_columns_keep_every_word_and_line_up():
-    left, right = "    add.s32   %r1, %r2;\n    a long line that does not fit into its column;", "one;"
-    rows = ptx.side_by_side(left, right, ("left", "right"), width=20).splitlines()
-    assert rows[0] == f"{'left':<22}right"
-    assert rows[2] == f"{'add.s32 %r1, %r2':<22}one"
-    assert " ".join(" ".join(rows[3:]).split()) == "a long line that does not fit into its column"
-    assert all(len(row) <= 42 for row in rows)
+@pytest.fixture(scope="module")
+def compiled():
+    """The round-robin kernel with pointers, and with descriptors."""
+    config = GemmConfig(128, 128, 64, 4, 3)
+    return codegen.compile_many([(codegen.build(name, config=config), "sm_90") for name in ("round_robin", "tma")])
 
 
 def test_the_lesson_holds_for_the_real_kernels(compiled):
@@ -105,3 +104,66 @@ def test_the_real_kernel_writes_the_fields_that_the_lesson_draws(compiled):
         fields
     )
     assert ptx.descriptor_fields(compiled[0].ptx) == []
+
+
+# ---- loops over tiles and over K
+
+COPY = "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r2, %r3}], [%r4];"
+MULTIPLY = "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%r448,%r449}, %rd160, %rd161, %p51, 1, 1;"
+STORE = "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%rd1, {%r1}], [%r5];"
+
+
+def text_of(*lines):
+    return "\n".join(line if line.startswith("$") else f"    {line}" for line in lines)
+
+
+NESTED = text_of(
+    "bra.uni $L__BB0_2;",
+    "$L__BB0_1:", STORE, "@%p1 bra $L__BB0_9;",  # entered in its middle: the store comes last
+    "$L__BB0_2:", COPY, COPY,
+    "$L__BB0_3:", MULTIPLY, MULTIPLY, COPY, "@%p2 bra $L__BB0_3;",
+    "bra.uni $L__BB0_1;",
+    "$L__BB0_9:", "ret;",
+)  # fmt: skip
+FUSED = text_of(
+    "$L__BB0_7:", STORE, "@%p9 bra $L__BB0_7;",  # K = 0
+    COPY, COPY,
+    "$L__BB0_1:", MULTIPLY, COPY, "@%p1 bra $L__BB0_2;", STORE,
+    "$L__BB0_2:", "@%p2 bra $L__BB0_1;",
+    STORE, "ret;",
+)  # fmt: skip
+
+
+def runs(text):
+    return [(run.kind, run.count) for run in ptx.loops(text)[0]]
+
+
+def test_nested_loops_run_copies_first_and_the_store_last():
+    assert runs(NESTED) == [("copy", 2), ("multiply", 2), ("copy", 1), ("store", 1)]
+    assert len(ptx.loops(NESTED)[1]) == 2
+
+
+def test_fused_loop_has_its_first_copies_in_front_and_no_special_cases():
+    assert runs(FUSED) == [("copy", 2), ("multiply", 1), ("copy", 1), ("store", 1)]
+    ((start, end),) = ptx.loops(FUSED)[1]
+    first, *others = ptx.loops(FUSED)[0]
+    assert first.last < start
+    assert all(start < run.first <= run.last < end for run in others)
+
+
+def test_loops_without_a_product_are_an_error():
+    with pytest.raises(ValueError, match="loop with a multiplication"):
+        ptx.loops(text_of("$L__BB0_1:", COPY, "bra.uni $L__BB0_1;"))
+
+
+def test_instructions_are_counted_without_labels_and_directives():
+    text = text_of(
+        "$L__BB0_1:", ".loc 1 2 3", ".reg .b32 %r<4>;", "add.s32 %r1, %r2, 1;", "@%p1 bra $L__BB0_1;", "ret;"
+    )
+    assert ptx.count_instructions(text) == 3
+
+
+def test_the_round_robin_walk_of_a_real_kernel_is_nested(compiled):
+    found, loops = ptx.loops(compiled[1].ptx)
+    assert len(loops) >= 2
+    assert {"copy", "multiply"} <= {run.kind for run in found}

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-import matplotlib as mpl
 import pytest
 
 from course_kernels.schedule import CostModel, simulate
-from drawn import boxes, rectangles, title
-from gemm_course.figures.f13_group_walks import slots
-from gemm_course.figures.style import color_of
 from gemm_course.lessons.l13_group_walks import group_by_group, scanned_slots, slots_of
-from gemm_course.lessons.records import jagged_times as recorded_us
 
 BLOCK = (64, 64, 64)
 
@@ -55,18 +50,6 @@ def test_what_each_worker_looks_at_adds_up_to_the_slots(workers):
         assert max(map(len, own)) == busiest
 
 
-def test_a_slot_is_drawn_for_each_look():
-    walks = {"a": [[0, None, 1], [None, None, 1]], "b": [[0], [1]]}
-    upper, lower = slots(walks).axes
-    assert (title(upper), title(lower)) == ("a", "b")
-    assert len(rectangles(upper, "skipped")) == 3
-    assert len(boxes(upper, "group 1")) == 2
-    assert [len(rectangles(lower, f"group {g}")) for g in (0, 1)] == [1, 1]
-    (square,) = rectangles(lower, "group 1")
-    assert mpl.colors.to_hex(square.get_facecolor()).lower() == color_of(1).lower()
-    assert upper.get_xlim() == lower.get_xlim() == (0, 3)
-
-
 def test_walks_compute_the_same_tiles_and_one_index_balances_them():
     problems = [(64 * size, 128, 256) for size in (1, 0, 3, 2, 1)]
     timeline = group_by_group(problems, 4, BLOCK)
@@ -91,8 +74,3 @@ def test_times_of_slots_and_groups():
     assert [(span.start, span.end) for span in line] == [(2.0, 2.0 + tile), (6.0 + tile, 6.0 + 2 * tile)]
     assert not idle
     assert group_by_group([], 2, BLOCK).kernels == []
-
-
-def test_recorded_times_have_the_titles_of_their_rows():
-    rows = {"a": {"title": "A", "us": {"forward": {"cublas": {"median_us": 2.5}}}}}
-    assert recorded_us(rows) == {"A": {"cublas": 2.5}}

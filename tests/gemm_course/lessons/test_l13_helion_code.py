@@ -75,14 +75,6 @@ def test_compiles_for_hopper_without_a_gpu(simple):
     assert all(one.instructions["wgmma"] for one in found.values())
 
 
-def test_the_figure_has_a_bar_for_each_line(simple):
-    (ax,) = helion_code.expansion(simple).axes
-    counts = helion_code.lines_from(simple)
-    assert [bar.get_width() for bar in ax.patches] == [counts.get(at, 0) for at in range(len(simple.helion))]
-    assert [label.get_text() for label in ax.get_yticklabels()] == list(simple.helion)
-    assert sorted(text.get_text() for text in ax.texts) == sorted(map(str, counts.values()))
-
-
 def documented(x):
     """One line of documentation."""
     # A comment.

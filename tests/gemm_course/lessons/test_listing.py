@@ -97,3 +97,12 @@ def test_a_folded_kernel_is_whole_with_a_link_to_its_file():
 def test_what_is_in_no_file_of_ours_is_not_folded():
     with pytest.raises(TypeError, match="function must be of a file in src"):
         fold(pytest.fixture)
+
+
+def test_columns_keep_every_word_and_line_up():
+    left, right = "    add.s32   %r1, %r2;\n    a long line that does not fit into its column;", "one;"
+    rows = listing.side_by_side(left, right, ("left", "right"), width=20).splitlines()
+    assert rows[0] == f"{'left':<22}right"
+    assert rows[2] == f"{'add.s32 %r1, %r2':<22}one"
+    assert " ".join(" ".join(rows[3:]).split()) == "a long line that does not fit into its column"
+    assert all(len(row) <= 42 for row in rows)
