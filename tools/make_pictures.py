@@ -16,7 +16,7 @@ from course_kernels import testing
 from course_kernels.bench import record
 from course_kernels.bench.rows import title_of
 from gemm_course.figures import style
-from gemm_course.figures.overview import overview
+from gemm_course.figures.f00_overview import overview
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "site" / "benchmarks.md"

@@ -20,7 +20,7 @@ import torch
 
 from course_kernels import group_gemm, runtime, testing
 from course_kernels.testing import reference
-from gemm_course.figures.overview import overview
+from gemm_course.figures.f00_overview import overview
 
 device = runtime.device()  # a GPU where there is one, else the CPU
 

@@ -21,7 +21,7 @@ import course_kernels
 from course_kernels import group_gemm, testing
 from course_kernels.bench import record
 from course_kernels.layout import GroupLayout, padding_waste
-from gemm_course.figures import groups
+from gemm_course.figures import f01_ragged_groups as groups
 
 device = course_kernels.runtime.device()
 

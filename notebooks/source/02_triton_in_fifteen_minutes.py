@@ -30,7 +30,7 @@ import triton.language as tl
 
 from course_kernels import codegen, runtime
 from course_kernels.testing import integers, reference
-from gemm_course.figures import gpu_parts, memory
+from gemm_course.figures import f02_gpu_parts as gpu_parts, matrices
 
 device = runtime.device()  # the GPU, or the CPU where there is none
 
@@ -184,7 +184,7 @@ print(Y.cpu())
 # along K block by block. The dark blocks are those of one step:
 
 # %%
-memory.tile_of_product((64, 96, 64), block=(32, 32, 32), tile=(1, 2))
+matrices.tile_of_product((64, 96, 64), block=(32, 32, 32), tile=(1, 2))
 
 
 # %%
@@ -327,7 +327,7 @@ buffer = torch.full((M + 2 * margin, N + 2 * margin), -999.0, device=device)
 Y = buffer[margin : margin + M, margin : margin + N]
 unmasked_store[(M // BLOCK_M,)](X, Y, M, N, X.stride(0), Y.stride(0), BLOCK_M, BLOCK_N)
 want = X / X.sum(1, keepdim=True)
-memory.written_map(buffer, (margin, margin), want, canary=-999, title="no mask on the store", name="Y")
+matrices.written_map(buffer, (margin, margin), want, canary=-999, title="no mask on the store", name="Y")
 
 # %% [markdown]
 # Y is right, and the kernel has overwritten the three columns to its right. There is nearly always something there:

@@ -23,7 +23,7 @@ import triton.language as tl
 import course_kernels
 from course_kernels import testing
 from course_kernels.testing import reference
-from gemm_course.figures import memory
+from gemm_course.figures import matrices
 
 device = course_kernels.runtime.device()
 
@@ -35,7 +35,7 @@ device = course_kernels.runtime.device()
 # step:
 
 # %%
-memory.tile_of_product((64, 96, 64), block=(32, 32, 32), tile=(1, 1))
+matrices.tile_of_product((64, 96, 64), block=(32, 32, 32), tile=(1, 1))
 
 # %% [markdown]
 # A kernel gets no matrix, only the address of its first element. Element (i, j) is `i * stride_row + j * stride_column`
@@ -43,7 +43,7 @@ memory.tile_of_product((64, 96, 64), block=(32, 32, 32), tile=(1, 1))
 # begins 12 elements later. This step is the [leading dimension](glossary.md#leading-dimension), `lda`:
 
 # %%
-memory.tile_offsets((6, 10), block=(4, 4), at=(0, 4), strides=(12, 1))
+matrices.tile_offsets((6, 10), block=(4, 4), at=(0, 4), strides=(12, 1))
 
 # %% [markdown]
 # The pointers of a tile are a column of row offsets plus a row of column offsets. The simplest kernel loads a tile of A
@@ -74,7 +74,7 @@ want = reference.gemm(A, B, torch.float16)
 
 C = torch.full((M, N), float("nan"), dtype=torch.float16, device=device)
 first_try[(1,)](A, B, C, K, N, N, BLOCK=32)
-memory.error_map(C, want, block=(32, 32), title="first try")
+matrices.error_map(C, want, block=(32, 32), title="first try")
 
 # %% [markdown]
 # Two things are missing. Five tiles are black: no program wrote them, because we launched one. The tile that we did
@@ -148,7 +148,7 @@ def run(kernel):
 
 # %% tags=["hide-output"]
 C, buffer = run(no_masks)
-memory.error_map(C, want, block=(32, 32), title="no masks")
+matrices.error_map(C, want, block=(32, 32), title="no masks")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -161,7 +161,7 @@ memory.error_map(C, want, block=(32, 32), title="no masks")
 # program they would be other numbers, and the result would look plausible.
 
 # %%
-memory.tile_of_product((M, N, K), block=(32, 32, 32), tile=(M // 32, 2), step=2)
+matrices.tile_of_product((M, N, K), block=(32, 32, 32), tile=(M // 32, 2), step=2)
 
 # %% [markdown]
 # **Mask 1: along K, in both loads, with `other=0.0`.** An element outside counts as zero, and a zero adds nothing to a
@@ -185,7 +185,7 @@ def k_masked(a_ptr, b_ptr, c_ptr, M, N, K, lda, ldb, ldc, BLOCK: tl.constexpr):
 # %%
 C, buffer = run(k_masked)
 print("C is right everywhere:", torch.equal(C, want))
-memory.written_map(buffer, (MARGIN, MARGIN), want, canary=-999, block=(32, 32), title="K masked")
+matrices.written_map(buffer, (MARGIN, MARGIN), want, canary=-999, block=(32, 32), title="K masked")
 
 # %% [markdown]
 # Every element of C is right, so a test that compares C passes. But the kernel overwrote memory outside of C. Without
@@ -198,7 +198,7 @@ memory.written_map(buffer, (MARGIN, MARGIN), want, canary=-999, block=(32, 32), 
 # red elements, which are not A's:
 
 # %%
-memory.tile_offsets((6, 10), block=(4, 4), at=(4, 8))
+matrices.tile_offsets((6, 10), block=(4, 4), at=(4, 8))
 
 
 # %%
@@ -220,7 +220,7 @@ def masked(a_ptr, b_ptr, c_ptr, M, N, K, lda, ldb, ldc, BLOCK: tl.constexpr):
 # %%
 C, buffer = run(masked)
 print("C is right everywhere:", torch.equal(C, want))
-memory.written_map(buffer, (MARGIN, MARGIN), want, canary=-999, block=(32, 32), title="all masks")
+matrices.written_map(buffer, (MARGIN, MARGIN), want, canary=-999, block=(32, 32), title="all masks")
 
 # %% [markdown]
 # This is the whole kernel: thirteen lines, right for any M, N and K from 1 on. We try difficult sizes:
@@ -245,7 +245,7 @@ for m, n, k in testing.ragged_problems():
 from IPython.display import display
 
 from course_kernels.kernels import common, naive
-from gemm_course.figures import listing
+from gemm_course.lessons import listing
 
 display(*map(listing.fold, (naive.naive_kernel, common.accumulate_tile, common.store_tile)))
 
@@ -296,7 +296,7 @@ print(f"{len(plan.launches)} launches, all results right: {all(right)}")
 
 # %%
 from course_kernels import schedule
-from gemm_course.figures import launches
+from gemm_course.figures import f03_launches as launches
 
 sizes = (128, 256, 512, 1024, 1536, 2048)
 tiles = {f"{n} × {n}": schedule.tile_counts([(n, n, n)], 128, 128)[0] for n in sizes}
@@ -309,13 +309,14 @@ launches.sm_fill(tiles, sms=132)
 
 # %%
 from gemm_course.figures import timeline
+from gemm_course.lessons import timelines
 
 problems = [(256, 256, 256)] * 64
 block = (128, 128, 64)
 one_each = schedule.one_launch_per_problem(problems, 132, block)
 grouped = schedule.simulate(problems, "round_robin", 132, block)
 runs = {"one launch per problem": one_each, "one launch": grouped}
-bars = {name: timeline.simulated_bars(simulated) for name, simulated in runs.items()}
+bars = {name: timelines.simulated_bars(simulated) for name, simulated in runs.items()}
 timeline.compare(bars, rows=132, until=40)
 
 # %% [markdown]
@@ -336,7 +337,7 @@ from course_kernels.bench import record
 
 recorded = record.load("launches")
 names = ["one launch per problem", "one launch per problem, CUDA graph", "one launch"]
-bars = timeline.launch_panels(recorded, names)
+bars = timelines.launch_panels(recorded, names)
 print("recorded on an", recorded["provenance"]["gpu"])
 timeline.compare(bars, rows=132, row_name="SM, sorted", until=200)
 
@@ -346,7 +347,7 @@ timeline.compare(bars, rows=132, row_name="SM, sorted", until=200)
 
 # %%
 for name in names[:2]:
-    spans = timeline.problem_spans(bars[name])
+    spans = timelines.problem_spans(bars[name])
     gaps = [start - end for (_, end, _), (start, _, _) in pairwise(spans)]
     print(f"{name}: {spans[-1][1]:.0f} µs, {sum(gaps):.0f} of them between kernels, {median(gaps):.1f} µs each time")
 
@@ -362,7 +363,7 @@ for name in names[:2]:
 
 # %%
 last = max(bar.end for bar in bars["one launch"])
-done = sum(end <= last for _, end, _ in timeline.problem_spans(bars[names[1]]))
+done = sum(end <= last for _, end, _ in timelines.problem_spans(bars[names[1]]))
 print(f"after {last:.0f} µs: the graph has finished {done} problems, the single launch all 64")
 timeline.compare({name: bars[name] for name in names[1:]}, rows=132, row_name="SM, sorted", until=20, shades=64)
 
@@ -423,7 +424,7 @@ b = torch.ones(72, N, dtype=torch.float16, device=device)
 c = torch.empty(M, N, dtype=torch.float32, device=device)
 right = reference.gemm(a, b, torch.float32)
 launch(masked, a, b, c, lda=a.shape[1], ldb=b.shape[1])
-memory.error_map(c, right, title="lda = K")
+matrices.error_map(c, right, title="lda = K")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -458,7 +459,7 @@ b = weight.T
 right = reference.gemm(a, b, torch.float32)
 launch(masked, a, b, c, lda=a.stride(0), ldb=b.shape[1])
 print("B has shape", tuple(b.shape), "and strides", b.stride())
-memory.error_map(c, right, title="B = weight.T")
+matrices.error_map(c, right, title="B = weight.T")
 
 # %% [markdown]
 # Every column is nearly the same mixture of all columns: too large on the left, too small on the right. With ordinary
@@ -504,7 +505,7 @@ b[16::16] = torch.ones(16, 16, device=device).triu(1)
 right = reference.gemm(a, b, torch.float32)
 halves = torch.empty(16, 16, dtype=torch.float32, device=device)
 half_sums[(1,)](a, b, halves, a.shape[1], ACC=tl.float16, BLOCK=16)
-memory.error_map(halves, right, title="sums in float16")
+matrices.error_map(halves, right, title="sums in float16")
 
 # %% [markdown]
 # From 2048 on, float16 holds only even numbers. 2048 + 1 rounds back to 2048, and so does the next addition, and the
@@ -564,8 +565,8 @@ for name, (got, x, y) in results.items():
 #    although B's mask is still right?
 #    <details><summary>Answer</summary>All of them. The one column too many is NaN in our buffer, and NaN times the zero
 #    from B's mask is NaN.</details>
-# 2. Draw `memory.tile_of_product((50, 80, 72), block=(128, 128, 32))`: expert 2 with one large tile. What share of the
-#    multiplications is wasted?
+# 2. Draw `matrices.tile_of_product((50, 80, 72), block=(128, 128, 32))`: expert 2 with one large tile. What share of
+#    the multiplications is wasted?
 #    <details><summary>Answer</summary>Along M and N, 1 − (50 · 80) / (128 · 128), three quarters. The third block along
 #    K is a quarter full. Together, 82 % are wasted.</details>
 # 3. In the simulation, use a block of `(32, 32, 64)`. Which of the two costs of a launch per problem changes?

@@ -34,7 +34,8 @@ from course_kernels import GemmConfig, GroupGemmPlan, codegen, runtime, schedule
 from course_kernels.bench import record, timing
 from course_kernels.kernels import round_robin
 from course_kernels.testing import reference
-from gemm_course.figures import listing, ownership, walk_costs
+from gemm_course.figures import f04_ownership as ownership, walk_costs
+from gemm_course.lessons import canaries, listing, records
 
 # %matplotlib inline
 device = runtime.device()
@@ -407,7 +408,7 @@ counts = record.load("programs")["rows"]["4 x 1024^3"]
 kernels = {"round_robin": "pointer kernel", "tma": "descriptor kernel (lesson 06)"}
 panels = {}
 for kernel, label in kernels.items():
-    times = walk_costs.program_times(counts, kernel, [(1024, 1024, 1024)] * 4)
+    times = records.program_times(counts, kernel, [(1024, 1024, 1024)] * 4)
     panels[f"{label}, {times.tiles} tiles"] = times
 walk_costs.program_counts(panels, scaled_at=66)
 
@@ -498,7 +499,7 @@ def run_in_canary(full_tiles):
     pointers, sizes, strides = tables([a], [b], [c])
     grouped_kernel[(4,)](*pointers, sizes, strides, 1, BLOCK=32, FULL_TILES=full_tiles)
     right = torch.equal(c.double(), a.double() @ b.double())
-    fates = ownership.count_canary(buffer.cpu(), c.shape, (10, 10))
+    fates = canaries.count_canary(buffer.cpu(), c.shape, (10, 10))
     print(f"full tiles: {full_tiles!s:5}  C is right: {right}; around it", end=" ")
     print(f"{fates['overwritten']} elements are overwritten, {fates['intact']} intact.")
     return buffer.cpu()

@@ -37,7 +37,8 @@ from course_kernels import GemmConfig, GroupGemmPlan, codegen, runtime, testing
 from course_kernels.bench import record
 from course_kernels.kernels import round_robin
 from course_kernels.schedule import CostModel, bytes_moved, simulate, tile_counts
-from gemm_course.figures import listing, schedules, timeline
+from gemm_course.figures import f05_schedules as schedules, timeline
+from gemm_course.lessons import listing, timelines
 
 # %matplotlib inline
 device = runtime.device()
@@ -53,7 +54,7 @@ device = runtime.device()
 cards = [(256, 256, 2048), (256, 256, 256)] * 3
 dealt = simulate(cards, "round_robin", programs=4)
 bounds = {"round-robin": dealt.lower_bounds.work}
-timeline.compare({"round-robin": timeline.simulated_bars(dealt)}, rows=4, bounds=bounds)
+timeline.compare({"round-robin": timelines.simulated_bars(dealt)}, rows=4, bounds=bounds)
 
 # %%
 print("tiles per program:     ", [len(line) for line in dealt.programs])
@@ -131,7 +132,7 @@ for batch in batches:
     print(f"{batch:9}", *ends, f"  {work:.0f} µs, {longest:.0f} µs")
 
 # %%
-skewed = {order: timeline.simulated_bars(runs["skewed", order]) for order in orders}
+skewed = {order: timelines.simulated_bars(runs["skewed", order]) for order in orders}
 bound = runs["skewed", "dynamic"].lower_bounds.work
 timeline.compare(skewed, rows=132, bounds=dict.fromkeys(orders, bound))
 
@@ -290,14 +291,14 @@ print(compiled["dynamic"].excerpt(r"\batom\.", before=2, after=4))
 # without (chunks):
 
 # %%
-timelines = record.load("sm_timelines")
-recorded = {(entry["batch"], entry["schedule"]): entry for entry in timelines["timelines"]}
+stored = record.load("sm_timelines")
+recorded = {(entry["batch"], entry["schedule"]): entry for entry in stored["timelines"]}
 gap = {
-    order: statistics.median(timeline.tile_gaps(recorded["one-hot", order], same_problem=True))
+    order: statistics.median(timelines.tile_gaps(recorded["one-hot", order], same_problem=True))
     for order in ("dynamic", "chunks")
 }
 fetch_us = gap["dynamic"] - gap["chunks"]
-print(f"{timelines['provenance']['gpu']}: {fetch_us:.2f} µs per ticket; the model assumes {model.atomic_us} µs")
+print(f"{stored['provenance']['gpu']}: {fetch_us:.2f} µs per ticket; the model assumes {model.atomic_us} µs")
 
 # %% [markdown]
 # So a dynamic schedule costs a little per tile. On a uniform batch this is a loss. On a skewed one the gain is larger,
@@ -313,7 +314,7 @@ print(f"{timelines['provenance']['gpu']}: {fetch_us:.2f} µs per ticket; the mod
 backwards = batches["skewed"][::-1]
 late = {order: simulate(backwards, order) for order in ("round_robin", "dynamic", "largest_first")}
 timeline.compare(
-    {order: timeline.simulated_bars(run) for order, run in late.items()},
+    {order: timelines.simulated_bars(run) for order, run in late.items()},
     rows=132,
     bounds={order: run.lower_bounds.work for order, run in late.items()},
 )
@@ -404,8 +405,8 @@ def beside(batch):
     """Simulated and recorded bars of three schedules, next to each other."""
     panels = {}
     for order in ("round_robin", "chunks", "dynamic"):
-        panels[f"model, {order}"] = timeline.simulated_bars(runs[batch, order])
-        panels[f"H200, {order}"] = timeline.recorded_bars(recorded[batch, order], by="program")
+        panels[f"model, {order}"] = timelines.simulated_bars(runs[batch, order])
+        panels[f"H200, {order}"] = timelines.recorded_bars(recorded[batch, order], by="program")
     return panels
 
 
@@ -470,14 +471,14 @@ print(f"to a tile of the same problem: {switch['same_problem_us']['median']:.2f}
 
 # %%
 taken = [
-    tile for (_, order), entry in recorded.items() if order == "round_robin" for tile in timeline.tile_lengths(entry)
+    tile for (_, order), entry in recorded.items() if order == "round_robin" for tile in timelines.tile_lengths(entry)
 ]
 per_step, per_tile = statistics.linear_regression(*zip(*taken))
 schedules.tile_times(taken, {"model": (model.tile_us(0), model.k_step_us()), "fit": (per_tile, per_step)})
 
 # %%
 bound = runs["one-hot", "dynamic"].lower_bounds.longest
-true = timeline.measure(timeline.recorded_bars(recorded["one-hot", "dynamic"])).makespan
+true = timelines.measure(timelines.recorded_bars(recorded["one-hot", "dynamic"])).makespan
 print(f"one-hot: the model's lower bound is {bound:.0f} µs, but the H200 needed only {true:.0f} µs")
 
 # %% [markdown]
@@ -502,7 +503,7 @@ def corrected_end(batch, order):
 # %%
 ends = {}
 for batch, order in recorded:
-    usage = timeline.measure(timeline.recorded_bars(recorded[batch, order]))
+    usage = timelines.measure(timelines.recorded_bars(recorded[batch, order]))
     ends[batch, order] = runs[batch, order].makespan, corrected_end(batch, order), usage.makespan
 labels = {f"{batch}, {order}": times for (batch, order), times in ends.items()}
 schedules.model_against_record(labels, ("model", "model, corrected", "H200"))
@@ -533,7 +534,7 @@ for order in ("round_robin", "chunks"):
 
 # %%
 for order in ("round_robin", "chunks"):
-    print(f"{order:12}", " ".join(f"{us:.2f}" for us in timeline.step_times(recorded["uniform", order])))
+    print(f"{order:12}", " ".join(f"{us:.2f}" for us in timelines.step_times(recorded["uniform", order])))
 
 # %% [markdown]
 # With chunks the first two tiles are slower than the next three, as predicted. Nearly all are slower than

@@ -27,8 +27,9 @@ from course_kernels import GemmConfig, GroupGemmPlan, codegen, group_gemm, runti
 from course_kernels.bench import record
 from course_kernels.kernels import naive, tma
 from course_kernels.testing import reference
-from gemm_course.figures import descriptors as draw, ptx
-from gemm_course.figures.listing import fold, show
+from course_kernels.codegen import ptx
+from gemm_course.figures import f06_descriptors as draw, instructions
+from gemm_course.lessons.listing import fold, show, side_by_side
 
 device = runtime.device()
 
@@ -61,7 +62,7 @@ pointers, descriptors = compiled["pointers", "sm_90"], compiled["descriptors", "
 # **Guess** before you open the output: which share of the pointer kernel's loop is green?
 
 # %% tags=["hide-output", "nbval-ignore-output"]
-draw.loop_instructions({"pointers": pointers.ptx, "descriptors": descriptors.ptx})
+instructions.loop_instructions({"pointers": pointers.ptx, "descriptors": descriptors.ptx})
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -181,7 +182,7 @@ for programs in (1, 4, 9):
 # %% tags=["nbval-ignore-output"]
 left = pointers.excerpt(r"cp\.async\.c[ag]", before=9, after=0, occurrence=-1)
 right = descriptors.excerpt(r"cp\.async\.bulk\.tensor\.2d\.shared", before=9, after=0, occurrence=-1)
-print(ptx.side_by_side(left, right, ("pointers, sm_90", "descriptors, sm_90"), width=57))
+print(side_by_side(left, right, ("pointers, sm_90", "descriptors, sm_90"), width=57))
 
 # %% [markdown]
 # On the left, find `selp`: it turns the mask into the number of bytes to copy, 16 or 0. On the right, `mbarrier` is a
@@ -267,7 +268,7 @@ draw.switches(walks)
 
 # %%
 for order, walk in walks.items():
-    most = max(draw.visits(walk))
+    most = max(len(schedule.problem_starts(own)) for own in walk)
     recorded = next(t["median_us"] for t in batch if t["schedule"] == order)
     print(f"{order:12} {most} visits × {gap:.1f} µs: at most {most * gap:4.1f} µs of a recorded {recorded:5.1f} µs")
 

@@ -51,8 +51,9 @@ from course_kernels.engine import offers as choice
 from course_kernels.engine.tuning import defaults as packed_configs, lookup as tuned, time_model
 from course_kernels.engine.tuning.defaults import Bucket
 from course_kernels.schedule import CostModel
-from gemm_course.figures import budget, lookup, predicted
-from gemm_course.figures.listing import fold
+from gemm_course.figures import f07_budget as budget, f07_choices as lookup, f07_predicted_times as predicted
+from gemm_course.lessons.l07_budget import SM_REGISTERS, THREAD_REGISTERS, Use, rejection_reason
+from gemm_course.lessons.listing import fold
 
 # %matplotlib inline
 device = runtime.device()
@@ -128,7 +129,7 @@ def shared_bytes(tile, itemsize=2):
     return stages + tile.block_m * tile.block_n * itemsize // tile.store_parts  # the result, before it is stored
 
 
-print(f"{sums_per_thread(best)} of a thread's {budget.THREAD_REGISTERS} registers for sums")
+print(f"{sums_per_thread(best)} of a thread's {THREAD_REGISTERS} registers for sums")
 print(f"{shared_bytes(best) / 1024:.0f} KiB of a program's {codegen.TARGETS['sm_90'].shared_limit // 1024}")
 
 # %% [markdown]
@@ -162,7 +163,7 @@ shortlist = [
 # %% tags=["hide-output", "nbval-ignore-output"]
 builds = [codegen.build("tma", dtype="bfloat16", config=tile) for tile in shortlist]
 compiled = codegen.compile_many((build, "sm_90") for build in builds)
-uses = [budget.Use(tile, one.registers, one.spills.bytes, one.shared_bytes) for tile, one in zip(shortlist, compiled)]
+uses = [Use(tile, one.registers, one.spills.bytes, one.shared_bytes) for tile, one in zip(shortlist, compiled)]
 print("block        warps stages per SM   sums  registers  spilled B  shared B")
 for use in uses:
     tile = use.config
@@ -198,7 +199,7 @@ for one in (compiled[6], compiled[8]):
 budget.limits(uses)
 
 # %%
-dead = {use.config: budget.rejection_reason(use) for use in uses}
+dead = {use.config: rejection_reason(use) for use in uses}
 for tile, cause in dead.items():
     if cause:
         print(f"{'×'.join(map(str, tile.block)):10} {tile.num_warps} warps, {tile.num_stages} stages, "
@@ -218,7 +219,7 @@ model = CostModel()
 needed = model.tflops_per_program * 1e3 / model.load_gb_per_s
 print(f"an SM multiplies at full rate from {needed:.0f} FLOP per byte on")
 for m, n in ((64, 64), (64, 128), (128, 128), (128, 256), (256, 256)):
-    share = m * n / budget.SM_REGISTERS
+    share = m * n / SM_REGISTERS
     print(f"{m:3}×{n:3}: {m * n / (m + n):4.0f} FLOP per byte, sums fill {share:4.0%} of an SM's registers")
 
 # %% [markdown]

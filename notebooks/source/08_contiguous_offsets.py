@@ -38,8 +38,10 @@ from course_kernels.bench import record
 from course_kernels.bench.rows import rows, title_of
 from course_kernels.kernels import contiguous
 from course_kernels.testing import reference
-from gemm_course.figures import descriptors, modes, packed as draw, pipelines, roofline
-from gemm_course.figures.listing import fold
+from course_kernels.codegen import ptx
+from gemm_course.figures import f08_modes as modes, f08_packed_rows as draw, f08_pipelines as pipelines, roofline
+from gemm_course.lessons import l08_pipeline
+from gemm_course.lessons.listing import fold
 
 device = runtime.device()
 
@@ -74,7 +76,7 @@ print("exact:", torch.equal(product, expected[: sum(sizes)]))
 layer = [(rows, 2048, 1536) for rows in testing.routed_sizes("zipf", 8192)]
 walk = schedule.walk(layer, "round_robin", 132, (128, 256))
 gap = record.load("switch")["switch_us"]["median"]
-most = max(descriptors.visits(walk))
+most = max(len(schedule.problem_starts(own)) for own in walk)
 print(f"{max(map(len, walk))} tiles a program, which enters a problem up to {most} times:")
 print(f"up to {most} × {gap:.1f} = {most * gap:.0f} µs spent on writing descriptors, in every launch")
 
@@ -375,7 +377,7 @@ pipelines.structure({"groups found by walking": by_walk.ptx, "groups found by co
 
 # %% tags=["nbval-ignore-output"]
 try:
-    print("loops:", len(pipelines.loops(compile_for_h200(packed_kernel, store_branch).ptx)[1]))
+    print("loops:", len(ptx.loops(compile_for_h200(packed_kernel, store_branch).ptx)[1]))
 except codegen.CompileError as error:
     print(next(line for line in str(error).splitlines() if "error: " in line).partition("error: ")[2][:110], "…")
 
@@ -385,14 +387,14 @@ except codegen.CompileError as error:
 
 # %% tags=["nbval-ignore-output"]
 for name, one in {"walk and window": by_walk, "mask": by_mask, "window": by_window}.items():
-    stores = sum(run.count for run in pipelines.loops(one.ptx)[0] if run.kind == pipelines.STORE)
-    print(f"{name:16} {pipelines.count_instructions(one.ptx):5} instructions, {stores:2} to store a tile,", end=" ")
+    stores = sum(run.count for run in ptx.loops(one.ptx)[0] if run.kind == ptx.STORE)
+    print(f"{name:16} {ptx.count_instructions(one.ptx):5} instructions, {stores:2} to store a tile,", end=" ")
     print(f"{one.registers} registers")
 
 # %%
 compiled = {"walk": by_walk, "comparison": by_window}
-print("loops around a multiplication:", {name: len(pipelines.loops(one.ptx)[1]) for name, one in compiled.items()})
-shorter = pipelines.count_instructions(by_window.ptx) < pipelines.count_instructions(by_mask.ptx)
+print("loops around a multiplication:", {name: len(ptx.loops(one.ptx)[1]) for name, one in compiled.items()})
+shorter = ptx.count_instructions(by_window.ptx) < ptx.count_instructions(by_mask.ptx)
 print("the window takes fewer instructions than the mask:", shorter)
 
 # %% [markdown]
@@ -403,7 +405,7 @@ print("the window takes fewer instructions than the mask:", shorter)
 # long as three.
 
 # %%
-runs = {name: pipelines.pipeline(4, 6, fused=fused) for name, fused in (("loop in a loop", False), ("fused", True))}
+runs = {name: l08_pipeline.pipeline(4, 6, fused=fused) for name, fused in (("loop in a loop", False), ("fused", True))}
 pipelines.overlap(runs)
 
 # %% [markdown]
@@ -413,7 +415,7 @@ pipelines.overlap(runs)
 # %%
 large = GemmConfig(128, 256, 64, num_warps=8, num_stages=4, group_m=8, store_parts=2)  # the one for large groups
 library = codegen.compile_kernel("contiguous", "sm_90", dtype="float16", config=large)
-steps, loops = pipelines.loops(library.ptx)
+steps, loops = ptx.loops(library.ptx)
 print("loops around a multiplication:", len(loops), "with", *(f"{step.count} × {step.kind}" for step in steps[1:]))
 
 # %% [markdown]

@@ -36,8 +36,9 @@ from IPython.display import display
 
 from course_kernels import GroupLayout, testing
 from course_kernels.testing import reference
-from gemm_course.figures import descriptors as loops, operators as draw, ptx
-from gemm_course.figures.listing import fold, show
+from gemm_course.figures import f09_clusters as draw, instructions
+from gemm_course.lessons.l09_clusters import cluster_of
+from gemm_course.lessons.listing import fold, show, side_by_side
 # %% [markdown]
 # ## Describe a product
 #
@@ -127,7 +128,7 @@ draw.clusters({title: found.designs[0] for title, found in choices.items()})
 # %% tags=["hide-output"]
 sizes = [total_m // G] * (G - 1) + [total_m - total_m // G * (G - 1)]
 for title, found in choices.items():
-    cluster = draw.cluster_of(found.designs[0])
+    cluster = cluster_of(found.designs[0])
     computed = sum(-(-rows // cluster.rows) * cluster.rows for rows in sizes)
     name = title.replace("\n", ": ")
     print(f"{name:27} {cluster.reuse:3.0f} products per element, {1 - total_m / computed:4.0%} of the rows wasted")
@@ -329,7 +330,7 @@ print("copies for several CTAs at once:", [report.instructions["TMA load, multic
 # %% tags=["nbval-ignore-output"]
 left = reports[0].excerpt(r"wgmma\.mma_async", before=2, after=1)
 right = reports[1].excerpt(r"tcgen05\.mma", before=2, after=1)
-print(ptx.side_by_side(left, right, ("sm_90a: wgmma", "sm_100f: tcgen05.mma"), width=57))
+print(side_by_side(left, right, ("sm_90a: wgmma", "sm_100f: tcgen05.mma"), width=57))
 
 # %% [markdown]
 # - **Who issues it?** 128 threads together issue a `wgmma`, a [warp group](glossary.md#warp-group). *One* thread issues
@@ -355,7 +356,7 @@ print(reports[1].excerpt("UTCHMMA", 0, 0, stage="sass").strip())
 # The loop over K, as in lesson 06. Each square is one instruction, in the order of the text.
 
 # %% tags=["nbval-ignore-output"]
-loops.loop_instructions({f"sm_{report.compiled.target}": report.ptx for report in reports})
+instructions.loop_instructions({f"sm_{report.compiled.target}": report.ptx for report in reports})
 
 # %% [markdown]
 # Neither loop contains a copy. Another warp copies, in a loop of its own, and the two loops wait for each other at

@@ -37,9 +37,10 @@ from IPython.display import display
 from course_kernels.bench import record, zoo
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_ALONG_K, COOPERATIVE, PINGPONG, CuteConfig
 from course_kernels.kernels.cute_sm90.form import Form
-from gemm_course.figures import cute_clusters, cute_kernel as picture
-from gemm_course.figures.listing import fold, show
-from gemm_course.lessons import hopper_kernel as small
+from gemm_course.figures import f10_clusters as cute_clusters, f10_kernel as picture
+from gemm_course.lessons import hopper_kernel as small, records
+from gemm_course.lessons.l10_ring import simulate
+from gemm_course.lessons.listing import fold, show
 
 # %% [markdown]
 # ## One language lower
@@ -121,7 +122,7 @@ show(small.multiply)
 # computes two tiles, one after the other. How much faster is it with four stages than with two?
 
 # %% tags=["hide-output"]
-picture.ring({f"{n} stages": picture.simulate(replace(together, stages=n), tiles=2, blocks=7) for n in (2, 4)})
+picture.ring({f"{n} stages": simulate(replace(together, stages=n), tiles=2, blocks=7) for n in (2, 4)})
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -138,7 +139,7 @@ picture.ring({f"{n} stages": picture.simulate(replace(together, stages=n), tiles
 # - While a tile is stored, copies go on: the producer is already at the next tile. (This is the production kernel. In
 #   the small one each CTA has a single tile.)
 #
-# The times come from a small model, `picture.simulate`. The unit is the time in which one block is multiplied. They are
+# The times come from a small model, `simulate`. The unit is the time in which one block is multiplied. They are
 # not measured. The model keeps a stage until the `wgmma`s of the next block have been issued (pale green), as the
 # production kernel does: it waits with `wait_group(1)`, for all batches but the newest.
 #
@@ -250,7 +251,7 @@ count(small.compile_product(doubled)[1])
 # %% tags=["hide-output"]
 in_turn = CuteConfig(128, 192, 64, cluster=2, stages=4, schedule=PINGPONG)
 schedules = {"cooperative": replace(in_turn, schedule=COOPERATIVE), "ping-pong": in_turn}
-picture.warp_group_turns({name: picture.simulate(config, tiles=4, blocks=16) for name, config in schedules.items()})
+picture.warp_group_turns({name: simulate(config, tiles=4, blocks=16) for name, config in schedules.items()})
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -278,7 +279,7 @@ print("ping-pong, 192 columns:", in_turn.why_not(Form()) or "fits")
 rows = record.load("hopper_steps")["rows"]
 smaller = replace(in_turn, tile_n=128, stages=6)
 found = {
-    f"cooperative 128 × 256 → ping-pong 128 × {each.tile_n}": picture.ratios(rows, "forward", together, each)
+    f"cooperative 128 × 256 → ping-pong 128 × {each.tile_n}": records.ratios(rows, "forward", together, each)
     for each in (in_turn, smaller)
 }
 picture.gains(found)
@@ -311,7 +312,7 @@ cute_clusters.multicast(together)
 low = CuteConfig(64, 256, 64, cluster=2, stages=4, schedule=PINGPONG)
 alone = "one CTA → cluster of two"
 picture.gains({
-    f"{alone}, tile {each.tile_m} × {each.tile_n}": picture.ratios(rows, "forward", replace(each, cluster=1), each)
+    f"{alone}, tile {each.tile_m} × {each.tile_n}": records.ratios(rows, "forward", replace(each, cluster=1), each)
     for each in (in_turn, low)
 })  # fmt: skip
 
@@ -339,7 +340,7 @@ cute_clusters.order(replace(in_turn, swizzle_size=4), rows=1024, columns=2304, c
 
 # %% tags=["hide-output"]
 for height in (4, 16):
-    found = picture.ratios(rows, "forward", replace(in_turn, swizzle_size=height), in_turn)
+    found = records.ratios(rows, "forward", replace(in_turn, swizzle_size=height), in_turn)
     factors = sorted(factor for _, factor in found)
     print(f"{height:2} rows against 8: median {factors[len(factors) // 2]:.3f}, {factors[0]:.2f} to {factors[-1]:.2f}")
 
@@ -368,7 +369,7 @@ dynamic = replace(together, dynamic=True)
 measured = record.load("configurations")["rows"]
 found = {
     f"{title}: fixed → dynamic":
-        picture.ratios({name: row for name, row in measured.items() if law in name}, "dB", together, dynamic)
+        records.ratios({name: row for name, row in measured.items() if law in name}, "dB", together, dynamic)
     for title, law in (("Zipf's law", "-zipf-"), ("even routing", "-random-"))
 }  # fmt: skip
 picture.gains(found)
@@ -425,7 +426,7 @@ cute_clusters.handed_out(dynamic, layer.sizes, rows=layer.K, columns=layer.N, cl
 # %% tags=["hide-output"]
 alone = replace(smaller, dynamic=True, cluster=1, swizzle_size=1)  # in strips of one row
 paired = replace(smaller, dynamic=True, most_stores=4, store_row_bytes=64)  # stores in smaller blocks: see below
-found = picture.ratios(measured, "dB", paired, alone)
+found = records.ratios(measured, "dB", paired, alone)
 for low, high in ((0, 16), (16, 64), (64, 512), (512, 32768)):
     factors = [factor for K, factor in found if low < K <= high]
     print(f"{low:3} < K ≤ {high:6,}: median {statistics.median(factors):.3f} of {len(factors)} matrix products")
@@ -526,14 +527,14 @@ record_analysis.speedups_over_peers(results, "cute", passes) if passes else None
 #    `STAGES = 5` there, `import my_kernel`, and count again. Which lines of the count change?
 #    <details><summary>Answer</summary>10 barriers, two for each stage. And 7 waits: the producer waits for each stage
 #    at its end.</details>
-# 3. In the cell of the ring, pass `copy=3` to `picture.simulate`; its default is 2.5. How slow may a copy become before
+# 3. In the cell of the ring, pass `copy=3` to `simulate`; its default is 2.5. How slow may a copy become before
 #    four stages are too few?
 #    <details><summary>Answer</summary>A stage is filled while the other three are multiplied: up to
 #    <code>copy=3</code>.</details>
 # 4. Draw `cute_clusters.multicast(together, beside=True)`: two tiles side by side share A. Which is better?
 #    <details><summary>Answer</summary>One below the other. A tile has 256 columns of B and 128 rows of A, so B is the
 #    one to share.</details>
-# 5. In the cell that draws ping-pong, pass `blocks=64` to `picture.simulate`. Does ping-pong still help?
+# 5. In the cell that draws ping-pong, pass `blocks=64` to `simulate`. Does ping-pong still help?
 #    <details><summary>Answer</summary>A little. A store is seldom then, and costs cooperative groups 2 of 66 units of
 #    time.</details>
 # 6. What would go wrong without `producer_tail`?
@@ -569,8 +570,8 @@ cute_clusters.cut_to_fit(fitted, rows=682, columns=2048)
 # %%
 halved = replace(in_turn, split_last_wave=True)
 picture.gains({
-    "narrow and flat": picture.ratios(rows, "forward", in_turn, fitted),
-    "halved": picture.ratios(rows, "forward", in_turn, halved),
+    "narrow and flat": records.ratios(rows, "forward", in_turn, fitted),
+    "halved": records.ratios(rows, "forward", in_turn, halved),
 })  # fmt: skip
 
 # %% [markdown]

@@ -37,8 +37,11 @@ from IPython.display import display
 from course_kernels import GemmConfig, GroupLayout, codegen, gmm, grouped_mm, nptgmm, ptgmm, runtime, schedule, testing
 from course_kernels.bench import record
 from course_kernels.kernels import group_sums, transposed
-from gemm_course.figures import gradients, pipelines, rounding, timeline, training_costs, walk_costs
-from gemm_course.figures.listing import fold
+from course_kernels.codegen import ptx
+from gemm_course.figures import f11_gradients as gradients, f11_rounding as rounding
+from gemm_course.figures import f11_training_costs as training_costs, timeline, walk_costs
+from gemm_course.lessons import records, timelines
+from gemm_course.lessons.listing import fold
 
 device = runtime.device()
 
@@ -138,7 +141,7 @@ gradients.products([5, 3, 0, 4])
 
 # %% tags=["hide-output"]
 results = record.load("grouped_mm")
-step_us = training_costs.step_times(results)
+step_us = records.step_times(results)
 for title, us in step_us.items():
     print(f"{title:64} dx and dW take {(us['dA'] + us['dB']) / us['forward']:.2f} × forward")
 
@@ -501,7 +504,7 @@ print("expert 5: db is zero:", not db[5].any())
 
 # %%
 library = codegen.compile_kernel("transposed", "sm_90", dtype="float16")
-print("loops around a multiplication:", len(pipelines.loops(library.ptx)[1]))
+print("loops around a multiplication:", len(ptx.loops(library.ptx)[1]))
 print("copies blocks by descriptor:", library.instructions["bulk tensor load"] > 0)
 print("multiplies with wgmma:", library.instructions["wgmma"] > 0)
 
@@ -653,7 +656,7 @@ for router in ("uniform", "zipf"):
         print(f"{router:8} {way:25} {runs[router, way].makespan:4.0f} µs simulated")
 
 # %%
-skewed = {way: timeline.simulated_bars(run) for (router, way), run in runs.items() if router == "zipf"}
+skewed = {way: timelines.simulated_bars(run) for (router, way), run in runs.items() if router == "zipf"}
 bound = runs["zipf", "a program for each tile"].lower_bounds.work
 timeline.compare(skewed, rows=132, bounds=dict.fromkeys(skewed, bound), height=1.9)
 
@@ -665,7 +668,7 @@ timeline.compare(skewed, rows=132, bounds=dict.fromkeys(skewed, bound), height=1
 # router. All compute the gradients of the weights and of the biases. The line at 1× is `ptgmm`.
 
 # %% tags=["hide-output"]
-us = training_costs.gradient_times(record.load("gmm"))
+us = records.gradient_times(record.load("gmm"))
 names = dict.fromkeys(name for times in us.values() for name in times)
 walk_costs.time_ratios(us, {name: name for name in names} | {"ptgmm": "gradients by ptgmm"}, base="ptgmm")
 

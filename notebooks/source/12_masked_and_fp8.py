@@ -42,8 +42,10 @@ from course_kernels.bench import record
 from course_kernels.bench.rows import title_of
 from course_kernels.kernels import common, masked
 from course_kernels.testing import reference
-from gemm_course.figures import decoding as draw, fp8, shuffled
-from gemm_course.figures.listing import fold
+from gemm_course.figures import f12_decoding as draw, f12_fp8 as fp8, f12_shuffled_weight as shuffled
+from gemm_course.lessons.l12_decoding import Step, Work
+from gemm_course.lessons.listing import fold
+from gemm_course.lessons.records import dense_tflops, fastest_us, shares_of_a_copy
 
 device = runtime.device()
 
@@ -56,7 +58,7 @@ device = runtime.device()
 # %%
 records = {"bfloat16": record.load("grouped_mm"), "float8": record.load("scaled_grouped_mm")}
 TB_S = records["bfloat16"]["copy_tb_s"]
-peaks = {name: draw.dense_tflops(one) for name, one in records.items()}
+peaks = {name: dense_tflops(one) for name, one in records.items()}
 print(f"{records['bfloat16']['provenance']['gpu']}: {TB_S:.2f} TB/s")
 for name, peak in peaks.items():
     print(f"{name:8} {peak:5,.0f} TFLOP/s = {peak / TB_S:3.0f} FLOP per byte")
@@ -74,7 +76,7 @@ ELEMENT = {"bfloat16": 2, "float8": 1}  # bytes; the result is bfloat16
 def step(rows, name):
     flops = 2 * G * rows * N * K
     moved = ELEMENT[name] * G * (rows * K + N * K) + 2 * G * rows * N
-    return draw.Step(rows, flops, moved, max(flops / peaks[name], moved / TB_S) / 1e6)
+    return Step(rows, flops, moved, max(flops / peaks[name], moved / TB_S) / 1e6)
 
 
 for rows in (1, 4, 16, 64, 256, 1024, 4096):
@@ -94,7 +96,7 @@ for rows in (1, 4, 16, 64, 256, 1024, 4096):
 # %%
 steps = {name: [step(2**i, name) for i in range(13)] for name in records}
 rows_of = {"single256": 1, "decode256": 4}  # rows of the record with these experts: 1 and 4 rows for each
-measured = {name: [(n, draw.fastest_us(one, row)) for row, n in rows_of.items()] for name, one in records.items()}
+measured = {name: [(n, fastest_us(one, row)) for row, n in rows_of.items()] for name, one in records.items()}
 draw.under_the_roof(steps, peaks, TB_S, measured)
 
 # %% [markdown]
@@ -168,9 +170,9 @@ def cost(layout, rows_computed, groups_read, N=4096, K=7168):
     needed = sum(layout)
     filled = len(layout) - layout.count(0)
     return {
-        "GFLOP": draw.Work(2e-9 * needed * N * K, 2e-9 * rows_computed * N * K),
-        "MB of weights": draw.Work(2e-6 * filled * N * K, 2e-6 * groups_read * N * K),
-        "MB of rows": draw.Work(2e-6 * needed * K, 2e-6 * rows_computed * K),
+        "GFLOP": Work(2e-9 * needed * N * K, 2e-9 * rows_computed * N * K),
+        "MB of weights": Work(2e-6 * filled * N * K, 2e-6 * groups_read * N * K),
+        "MB of rows": Work(2e-6 * needed * K, 2e-6 * rows_computed * K),
     }
 
 
@@ -691,7 +693,7 @@ display(*map(fold, (masked.masked_kernel, masked.compute_tile, common.add_scaled
 
 # %%
 for row in ("single256", "decode256", "decode32"):
-    sixteen, eight = (draw.fastest_us(one, row) for one in records.values())
+    sixteen, eight = (fastest_us(one, row) for one in records.values())
     title = title_of(records["float8"]["rows"][row])
     print(f"{title:51} {sixteen:6,.0f} µs → {eight:6,.0f} µs: {sixteen / eight:.2f} times as fast")
 
@@ -711,8 +713,8 @@ draw.masked_rates(results, rows=20, unit="tb_s")
 # has the same calls with a *clean* cache, too: after the overwriting, other memory is read.
 
 # %%
-shares = {"as measured": draw.shares_of_a_copy(results, rows=20)}
-shares["with a clean cache"] = draw.shares_of_a_copy(results, rows=20, clean=True)
+shares = {"as measured": shares_of_a_copy(results, rows=20)}
+shares["with a clean cache"] = shares_of_a_copy(results, rows=20, clean=True)
 for name, by_kind in shares.items():
     ranges = [f"{kind} {min(each):.0%} to {max(each):.0%}" for kind, each in by_kind.items()]
     mean = statistics.geometric_mean(share for each in by_kind.values() for share in each)

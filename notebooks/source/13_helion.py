@@ -48,8 +48,10 @@ from course_kernels.bench.rows import title_of
 from course_kernels.codegen.jagged import build_jagged
 from course_kernels.jagged import helion_kernels, tuned
 from course_kernels.kernels import jagged
-from gemm_course.figures import group_walks, helion_code, pipelines, timeline, walk_costs
-from gemm_course.figures.listing import fold, show
+from course_kernels.codegen import ptx
+from gemm_course.figures import f13_group_walks, f13_helion_code, timeline, walk_costs
+from gemm_course.lessons import l13_group_walks as group_walks, l13_helion_code as helion_code, records, timelines
+from gemm_course.lessons.listing import fold, show
 
 device = runtime.device()
 
@@ -135,7 +137,7 @@ print(written.text)
 # The picture counts the Triton lines for each Helion line:
 
 # %% tags=["nbval-ignore-output"]
-helion_code.expansion(written)
+f13_helion_code.expansion(written)
 
 # %% [markdown]
 # **Guess:** how many programs does a launch have here? How many of the 132 [SMs](glossary.md#SM) of an H200 have work?
@@ -179,7 +181,7 @@ walks = {
         group_walks.slots_of(document, 128, 4, block, one_index=False),
     "one index over all tiles": group_walks.slots_of(document, 128, 4, block, one_index=True),
 }  # fmt: skip
-group_walks.slots(walks)
+f13_group_walks.slots(walks)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -329,7 +331,7 @@ kinds |= {"load": "ld.global", "store": "st.global"}
 print(f"{'':20}", *(f"{kind:>9}" for kind in (*kinds, "all", "registers")))
 for name, one in compiled.items():
     counts = [one.instructions[kind] for kind in kinds.values()]
-    print(f"{name:20}", *(f"{count:9}" for count in (*counts, pipelines.count_instructions(one.ptx), one.registers)))
+    print(f"{name:20}", *(f"{count:9}" for count in (*counts, ptx.count_instructions(one.ptx), one.registers)))
 
 # %%
 print("all multiply with wgmma:", all(one.instructions["wgmma"] for one in compiled.values()))
@@ -444,7 +446,7 @@ indexed = schedule.simulate(problems, "round_robin", 132, shape)
 runs = {"group by group": scanned, "one index": indexed}
 bounds = dict.fromkeys(runs, indexed.lower_bounds.work)
 timeline.compare(
-    {name: timeline.simulated_bars(run) for name, run in runs.items()}, rows=132, row_name="worker", bounds=bounds,
+    {name: timelines.simulated_bars(run) for name, run in runs.items()}, rows=132, row_name="worker", bounds=bounds,
     height=1.9,
 )  # fmt: skip
 
@@ -454,7 +456,7 @@ for name, run in runs.items():
 slots, groups = sum(map(len, indexed.programs)), len(problems)
 slots_us, groups_us = slots * group_walks.SLOT_US, groups * group_walks.GROUP_US
 print(f"group by group: of these, {slots_us:.0f} µs for slots, {groups_us:.0f} µs for starting groups")
-us = group_walks.recorded_us(batches)
+us = records.jagged_times(batches)
 pair = us[title_of(layer, lines=2)]
 ratio = pair["helion-scanning"] / pair["helion-persistent"]
 print("recorded on:", record.load("jagged")["provenance"]["gpu"])

@@ -24,9 +24,10 @@ import torch
 from course_kernels import GemmConfig, codegen, runtime, testing
 from course_kernels.bench import record, timing, verified_timing
 from course_kernels.bench.rows import title_of
-from gemm_course.figures import measuring, record_analysis, roofline as draw
-from gemm_course.figures.simulated_gpu import L2_BYTES, MEMORY_TB_S, PEAK_TFLOPS, SimulatedGpu
-from gemm_course.figures.listing import show
+from gemm_course.figures import f15_measurements as measuring, record_analysis, roofline as draw
+from gemm_course.lessons import records
+from gemm_course.lessons.l15_simulated_gpu import L2_BYTES, MEMORY_TB_S, PEAK_TFLOPS, SimulatedGpu
+from gemm_course.lessons.listing import show
 
 device = runtime.device()
 
@@ -436,7 +437,7 @@ draw.roofline(results)
 
 # %% tags=["nbval-ignore-output"]
 compute_bound = [name for name, entry in results["rows"].items() if entry["kind"] == "compute"]
-dense = max(draw.ceiling(results, name) for name in compute_bound)
+dense = max(records.ceiling(results, name) for name in compute_bound)
 configs = [GemmConfig(64, 64, 64, 4, 3), GemmConfig(128, 128, 64, 4, 3), GemmConfig(128, 256, 64, 8, 3)]
 builds = [(codegen.build("tma", dtype="bfloat16", config=config), "sm_90") for config in configs]
 for config, one in zip(configs, codegen.compile_many(builds)):
@@ -582,7 +583,7 @@ for name in called:
 # group (lesson 08), then the last wave, which is not full (lesson 05). The rest has other causes.
 
 # %%
-explained = record_analysis.shares(results, "triton", (128, 256), about["sms"])
+explained = records.shares(results, "triton", (128, 256), about["sms"])
 record_analysis.where_time_goes(results, explained)
 
 # %%

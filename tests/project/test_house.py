@@ -17,6 +17,10 @@ MAX_UNTESTED_LINES = 20
 # The folders of exercises. Both halves of one are tested together, on its mutants.
 EXERCISES = sorted(path.parent.name for path in (SOURCES / "gemm_course" / "exercises").glob("*/exercise.toml"))
 
+# Drawings: a test of all figures looks at each of them, another at the data that they draw.
+DRAWINGS = sorted(path.stem for path in (SOURCES / "gemm_course" / "figures").glob("*.py"))
+TOOLS_OF_DRAWINGS = {"__init__", "shapes", "style"}
+
 # Modules that cannot have a test file of their name, and the file that tests them.
 TESTED_ELSEWHERE = {
     # Device code: it runs inside a launch only.
@@ -27,7 +31,7 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.contiguous": "course_kernels/packed/test_api.py",
     "course_kernels.kernels.group_sums": "course_kernels/packed/test_group_sums.py",
     "course_kernels.kernels.masked": "course_kernels/masked/test_api.py",
-    "course_kernels.kernels.quantize": "course_kernels/packed/test_quantize.py",
+    "course_kernels.kernels.quantize": "course_kernels/fp8/test_quantize.py",
     "course_kernels.kernels.jagged": "course_kernels/jagged/test_triton_kernels.py",
     "course_kernels.kernels.transposed": "course_kernels/packed/test_api.py",
     "course_kernels.kernels.cute_sm90.compilation": "course_kernels/kernels/cute_sm90/test_kernel.py",
@@ -46,6 +50,11 @@ TESTED_ELSEWHERE = {
         f"gemm_course.exercises.{name}.{half}": f"gemm_course/exercises/test_{name}.py"
         for name in EXERCISES
         for half in ("examine", "run")
+    },
+    **{
+        f"gemm_course.figures.{name}": "gemm_course/figures/test_figures.py"
+        for name in DRAWINGS
+        if name not in TOOLS_OF_DRAWINGS
     },
 }
 

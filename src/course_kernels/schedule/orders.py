@@ -178,6 +178,11 @@ def walk(
     return deal(tiles(problems, block[0], block[1], strip_height(order, group_m)), order, programs)
 
 
+def problem_starts(own: Sequence[Tile]) -> list[int]:
+    """Places in one program's tiles where the problem is another than before; there it makes descriptors anew."""
+    return [i for i, tile in enumerate(own) if i == 0 or tile.problem != own[i - 1].problem]
+
+
 def xcd_tile(tile: int, tiles: int, programs: int, num_xcds: int) -> int:
     """Return the tile that a kernel computes in a tile's place, so that a chiplet's programs share its L2 cache.
 

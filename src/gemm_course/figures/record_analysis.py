@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from course_kernels.bench.rows import title_of
-from gemm_course.figures.roofline import ceiling, provider_colors
+from gemm_course.figures.roofline import provider_colors
 from gemm_course.figures.shapes import canvas, canvas_grid, centred, name_rows, percent, ticks_at
-from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, ORANGE, PINK, RED, SKY, WIDTH, styled
+from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, ORANGE, PINK, RED, SKY, WIDTH, drawing
+from gemm_course.lessons.records import Share
 
 _TITLES = {"forward": "forward", "called": "as called", "dA": "gradient of A", "dB": "gradient of B"}
 _PARTS = {
@@ -28,7 +28,7 @@ def _title_rows(axes, results: Mapping, names: Sequence[str]) -> None:
     name_rows(axes, [title_of(results["rows"][name], lines=2) for name in names], fontsize=9)
 
 
-@styled()
+@drawing
 def speedups_over_peers(results: Mapping, ours: str, passes: Sequence[str] = ("forward", "dA", "dB")) -> Figure:
     """Draw how many times as fast one provider is as each peer, row by row, a panel for each pass.
 
@@ -66,7 +66,7 @@ def speedups_over_peers(results: Mapping, ours: str, passes: Sequence[str] = ("f
     return figure
 
 
-@styled()
+@drawing
 def as_called(results: Mapping, names: Sequence[str]) -> Figure:
     """Draw the device's time and the host's time of a call, in µs, a panel for each provider.
 
@@ -105,60 +105,7 @@ def as_called(results: Mapping, names: Sequence[str]) -> Figure:
     return figure
 
 
-class Share(NamedTuple):
-    """Shares of one row's time that add up to 1."""
-
-    bound: str
-    """"arithmetic" or "memory": what takes longer."""
-    parts: dict[str, float]
-    """Part → share, in the order in which they are drawn."""
-
-
-def shares(results: Mapping, provider: str, block: tuple[int, int], sms: int) -> dict[str, Share]:
-    """Divide the forward time of each row into shares.
-
-    The roof is arithmetic at the rate of a dense GEMM of the row's size, or traffic at the bandwidth of a copy,
-    whichever takes longer. Where it is arithmetic, the rows of tiles past the end of their group come next, then the
-    last wave of tiles on the SMs.
-
-    Args:
-        block: rows and columns of the provider's tiles.
-        sms: tiles that run at once.
-
-    Returns:
-        Row → shares. A part that is longer than the time left is cut; "the rest" is the unexplained time.
-    """
-    rows = {name: entry for name, entry in results["rows"].items() if provider in entry["us"].get("forward", {})}
-    if not rows:
-        raise ValueError(f"provider must be one that was measured, {provider!r} was not")
-    found = {}
-    for name, entry in rows.items():
-        total = entry["us"]["forward"][provider]["median_us"]
-        # The row's own ceiling and not the highest of all: it was measured at the clock that the row's other times had.
-        dense = ceiling(results, name) if entry["kind"] == "compute" else float("inf")
-        if dense is None:
-            raise ValueError(f"results must have the dense product of row {name!r}, as its ceiling")
-        arithmetic = entry["flops"] / dense / 1e6
-        traffic = entry["bytes"]["forward"] / results["copy_tb_s"] / 1e6
-        used = dict.fromkeys(_PARTS, 0.0)
-        used["the roof"] = max(arithmetic, traffic)
-        if arithmetic >= traffic:
-            row_tiles = sum(-(-size // block[0]) for size in entry["sizes"])
-            columns = -(-entry["N"] // block[1])
-            whole = row_tiles * block[0] * columns * block[1] / (sum(entry["sizes"]) * entry["N"])
-            waves = -(-row_tiles * columns // sms) * sms / (row_tiles * columns)
-            used["rows past the end of their group"] = arithmetic * (whole - 1)
-            used["the last wave"] = arithmetic * whole * (waves - 1)
-        room = 1.0
-        for part, time in used.items():
-            used[part] = min(time / total, room)
-            room -= used[part]
-        used["the rest"] = room
-        found[name] = Share("arithmetic" if arithmetic >= traffic else "memory", used)
-    return found
-
-
-@styled()
+@drawing
 def where_time_goes(results: Mapping, explained: Mapping[str, Share]) -> Figure:
     """Draw what `shares` returns, a bar per row; the roof has another blue where memory is the limit."""
     figure, axes = canvas(0.38 * len(explained) + 1.4)

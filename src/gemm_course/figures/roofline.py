@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.transforms import blended_transform_factory
 
 from course_kernels.bench.rows import title_of
 from gemm_course.figures.shapes import canvas_grid, percent, ticks_at
-from gemm_course.figures.style import BLACK, BLUE, CYCLE, FAINT, GREY, RED, ink_on, styled
+from gemm_course.figures.style import BLACK, BLUE, CYCLE, FAINT, GREY, RED, as_ink, drawing, ink_on
+from gemm_course.lessons.records import ceiling
 
 _PASSES = {"forward": "forward", "called": "forward, as called", "dA": "gradient of A", "dB": "gradient of B"}
 _PEERS = (CYCLE[1], CYCLE[2], CYCLE[3], CYCLE[4], GREY)  # ours has the first colour of the palette, or its reds
@@ -38,22 +40,7 @@ def _with_times(results: Mapping, of: str) -> dict[str, Mapping]:
     return rows
 
 
-def ceiling(results: Mapping, row: str, of: str = "forward") -> float | None:
-    """The rate that a row could reach at best; that of "called" is that of "forward".
-
-    Returns:
-        The rate of a dense GEMM of the same size in TFLOP/s where arithmetic bounds the row, of a copy in TB/s where
-        memory does; None where the dense GEMM was not measured.
-    """
-    entry = results["rows"][row]
-    if entry["kind"] == "memory":
-        return results["copy_tb_s"]
-    dense = [name for name, about in results["providers"].items() if about["role"] == "ceiling"]
-    rate = entry["rate"].get("forward" if of == "called" else of, {})
-    return next((rate[name] for name in dense if name in rate), None)
-
-
-@styled()
+@drawing
 def against_peers(results: Mapping, of: str = "forward") -> Figure:
     """Draw each row's rates as bars, as shares of the ceiling, with the rates written on them.
 
@@ -113,7 +100,7 @@ def _ceiling_text(entry: Mapping, top: float | None, best: float, digits: int) -
     return f"{what} {top:.{digits}f} {entry['unit']}"
 
 
-@styled()
+@drawing
 def roofline(results: Mapping, of: str = "forward", provider: str | None = None) -> Figure:
     """Draw every row at its arithmetic intensity, under what memory and arithmetic allow.
 
@@ -160,7 +147,7 @@ def roofline(results: Mapping, of: str = "forward", provider: str | None = None)
             # A ring: the dots of close peers are seen inside it.
             axes.plot([x], [rates[provider]], "o", ms=9, mfc="none", mew=2, color=colors[provider], zorder=3)
             axes.annotate(str(number), (x, rates[provider]), xytext=(numbers_at[name], peak * 1.75), textcoords="data",
-                          ha="center", va="center", fontsize=9, color=colors[provider], fontweight="bold",
+                          ha="center", va="center", fontsize=9, color=as_ink(colors[provider]), fontweight="bold",
                           arrowprops={"arrowstyle": "-", "color": colors[provider], "linewidth": 0.5,
                                       "alpha": 0.6})  # fmt: skip
         share = f"{rates[provider] / min(peak, x * bandwidth):.0%}" if provider in rates else "–"
@@ -176,10 +163,14 @@ def roofline(results: Mapping, of: str = "forward", provider: str | None = None)
     for column, first in enumerate(range(0, len(listed), in_column)):
         key.text(0.01 + 0.5 * column, 1, "\n".join(listed[first : first + in_column]), va="top", fontsize=9,
                  color=BLACK, transform=across, linespacing=1.5, in_layout=False)  # fmt: skip
-    for i, name in enumerate(n for n in colors if any(n in rates for _, rates in points.values())):
-        mark = "○" if name == provider else "•"
-        axes.text(0.99, 0.03 + 0.055 * i, f"{results['providers'][name]['label']}  {mark}", fontsize=9,
-                  color=colors[name], transform=axes.transAxes, ha="right")  # fmt: skip
+    drawn = [name for name in colors if any(name in rates for _, rates in points.values())]
+    ring = {"ms": 9, "mfc": "none", "mew": 2}
+    marks = [
+        Line2D([], [], color=colors[name], marker="o", lw=0, **(ring if name == provider else {"ms": 4}))
+        for name in drawn
+    ]
+    labels = [results["providers"][name]["label"] for name in drawn]
+    axes.legend(marks, labels, loc="lower right", fontsize=9, handletextpad=0.2)
     return figure
 
 

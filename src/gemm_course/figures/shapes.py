@@ -82,8 +82,3 @@ def spread_apart(wanted: Sequence[float], gap: float) -> list[float]:
 
 def _start(cluster: Sequence[float], gap: float) -> float:
     return sum(cluster) / len(cluster) - gap * (len(cluster) - 1) / 2
-
-
-def numbers(matrix) -> np.ndarray:
-    """A tensor or array as float64."""
-    return np.asarray(matrix.detach().cpu().double() if hasattr(matrix, "detach") else matrix, dtype=np.float64)

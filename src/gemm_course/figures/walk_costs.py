@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from course_kernels import schedule
 from gemm_course.figures.shapes import canvas, canvas_grid, name_rows, ticks_at
-from gemm_course.figures.style import BLACK, BLUE, FAINT, ORANGE, color_of, styled
-
-
-class ProgramTimes(NamedTuple):
-    """Time of one launch by its number of programs."""
-
-    simulated_us: Mapping[int, float]  # programs → µs of the cost model
-    recorded_us: Mapping[int, float]  # programs → µs measured
-    tiles: int = 0  # of the whole batch
-
-
-def program_times(recorded: Mapping, kernel: str, problems: Sequence[Sequence[int]]) -> ProgramTimes:
-    """One kernel's times in a row of `programs.json`, and those simulated for every number of programs in between.
-
-    Args:
-        recorded: the row; "<kernel>" has µs by number of programs, "<kernel> block" the tile's extents.
-        problems: (M, N, K) of each problem of the row.
-    """
-    block = recorded[f"{kernel} block"]
-    measured = {int(programs): us for programs, us in recorded[kernel].items()}
-    every = range(min(measured), max(measured) + 1)
-    simulated = {programs: schedule.simulate(problems, "round_robin", programs, block).makespan for programs in every}
-    return ProgramTimes(simulated, measured, sum(schedule.tile_counts(problems, *block[:2])))
-
+from gemm_course.figures.style import BLACK, BLUE, FAINT, ORANGE, color_of, drawing
+from gemm_course.lessons.records import ProgramTimes
 
 # Where a label may be, beside its point: its alignment, and the left and lower edge in units of its own size.
 _SIDES = {("center", "bottom"): (-0.5, 0.3), ("left", "bottom"): (0.15, 0.3), ("right", "top"): (-1.15, -1.3)}
@@ -52,7 +29,7 @@ def _free_side(
     return next(iter(_SIDES))
 
 
-@styled()
+@drawing
 def program_counts(panels: Mapping[str, ProgramTimes], scaled_at: int | None = None) -> Figure:
     """Draw the time of one launch against its number of programs: simulated a staircase, recorded as points.
 
@@ -86,11 +63,11 @@ def program_counts(panels: Mapping[str, ProgramTimes], scaled_at: int | None = N
                         fontsize=9)  # fmt: skip
         ax.set(title=title, xlabel="programs", ylabel="µs", ylim=(0, highest * 1.3))
         ax.margins(x=0.09)
-        ax.legend(loc="upper right", labelcolor="linecolor", fontsize=9)
+        ax.legend(loc="upper right", fontsize=9)
     return fig
 
 
-@styled()
+@drawing
 def time_ratios(
     us: Mapping[str, Mapping[str, float]], providers: Mapping[str, str], *, base: str = "cublas loop"
 ) -> Figure:
@@ -115,11 +92,9 @@ def time_ratios(
                 at = y + (index - len(providers) / 2) * shift
                 ax.plot([ratios[row][provider]], [at], "o", color=color_of(index), ms=8)
     ax.axvline(1.0, color=BLACK, lw=1.2)
-    shown = [name for provider, name in providers.items() if provider != base]
-    for index, (provider, name) in enumerate(providers.items()):
-        if provider != base:
-            at = (shown.index(name) + 0.5) / len(shown)
-            ax.text(at, 1.04, f"● {name}", color=color_of(index), transform=ax.transAxes, ha="center", va="bottom")
+    shown = {name: color_of(index) for index, (provider, name) in enumerate(providers.items()) if provider != base}
+    dots = [Line2D([], [], color=color, marker="o", ms=8, lw=0) for color in shown.values()]
+    ax.legend(dots, list(shown), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(shown), handletextpad=0.2)
     every = [ratio for row in ratios.values() for ratio in row.values()]
     low, high = min(*every, 1.0) / 1.25, max(*every, 1.0) * 1.25
     ax.set_xscale("log")

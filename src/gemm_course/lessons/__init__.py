@@ -1,1 +1,1 @@
-"""Code that lessons show and run."""
+"""Code that lessons show, run and draw from: sources, simulations, and numbers computed from records."""

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_kernels.schedule import (
+    problem_starts,
     tile_counts,
     tiles,
     walk,
@@ -151,3 +152,16 @@ def test_one_chiplet_changes_nothing_and_eight_by_hand():
     assert [xcd_tile(tile, 10, 4, 1) for tile in range(10)] == list(range(10))
     # Programs 0, 2, 4 are on the first of two chiplets: they get tiles 0, 1, 2; the last round has two tiles.
     assert [xcd_tile(tile, 7, 5, 2) for tile in range(7)] == [0, 3, 1, 4, 2, 5, 6]
+
+
+# --- problem_starts ---
+
+
+def test_problem_starts_are_arrivals_at_a_problem():
+    problems = [(64, 64, 64)] * 2 + [(32, 32, 64)]
+    starts = {
+        order: [problem_starts(own) for own in walk(problems, order, 4, (32, 32))]
+        for order in ("round_robin", "chunks")
+    }
+    assert starts["round_robin"] == [[0, 1, 2], [0, 1], [0, 1], [0, 1]]
+    assert [len(own) for own in starts["chunks"]] == [1, 2, 2, 0]

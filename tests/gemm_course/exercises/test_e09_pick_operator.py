@@ -21,7 +21,7 @@ def test_the_exercise_needs_no_cutlass():
         "import sys; sys.modules['cutlass'] = None\n"
         "import random\n"
         "from gemm_course.exercises.e09_pick_operator import examine\n"
-        "from gemm_course.figures import operators\n"
+        "from gemm_course.figures import f09_clusters as operators\n"
         "print(len(examine.draw(random.Random(0))))"
     )
     ran = forked.run(code)

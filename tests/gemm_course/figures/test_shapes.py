@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from drawn import boxes, texts
 from gemm_course.figures import shapes
@@ -81,9 +80,3 @@ def test_labels_keep_their_order_and_distance():
     found = shapes.spread_apart(wanted, 1.0)
     assert np.diff(found).min() >= 1 - 1e-9
     assert np.mean(found) == pytest.approx(np.mean(wanted))
-
-
-@pytest.mark.parametrize("matrix", [torch.tensor([[1, 2]], dtype=torch.bfloat16, requires_grad=True), [[1, 2]]])
-def test_numbers_of_a_tensor_or_a_list(matrix):
-    found = shapes.numbers(matrix)
-    assert (found.dtype, found.tolist()) == (np.float64, [[1, 2]])
