@@ -43,7 +43,6 @@ from course_kernels.engine.hopper import cute
 from course_kernels.engine.plans import plans
 from course_kernels.engine.product import Product
 from course_kernels.kernels.cute_sm90.config import configs_for
-from course_kernels.masked.execute import plans as masked_plans
 from course_kernels.testing.grouped_cases import GroupedCase, check, random_case
 
 COUNT = 20_000

@@ -31,7 +31,6 @@ from course_kernels.kernels.cute_sm90.config import (
     CONFIGS_BLOCK_SCALED,
     CuteConfig,
 )
-from course_kernels.masked.execute import plans as masked_plans
 from fuzz_cases import without_triton
 from layer_calls import Accumulate, Gmm, Sums, Tgmm
 from scaled_calls import BlockScaled, DeepGemm, Quantize

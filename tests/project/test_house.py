@@ -73,7 +73,6 @@ LATE_IMPORTS = {
         course_kernels.codegen.packed course_kernels.kernels.transposed
         course_kernels.jagged.api course_kernels.jagged.triton_kernels
         course_kernels.lists.api course_kernels.lists.launch
-        course_kernels.masked.execute course_kernels.masked.launch
         course_kernels.engine.offers course_kernels.engine.launch
         course_kernels.packed.group_sums course_kernels.kernels.group_sums
         course_kernels.codegen.packed course_kernels.kernels.group_sums

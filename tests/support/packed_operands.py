@@ -67,3 +67,17 @@ def scales(mode, total=20, G=3, M=6, N=10):
     shape_a = {"m": (total,), "n": (G, M), "k": (G * M,), "batch": (G, M)}[mode]
     shape_b = {"m": (G, N), "n": (total,), "k": (G * N,), "batch": (G, N)}[mode]
     return [2.0 ** integers(shape, torch.float32, i, device=DEVICE) for i, shape in enumerate((shape_a, shape_b))]
+
+
+def layer(total, mode="m", groups=3, rows=16, columns=24, depth=40):
+    """Operands of a layer on a batch of ``total`` rows, packed along M, N or K."""
+    shapes = {
+        "m": ((total, depth), (groups, depth, columns)),
+        "n": ((groups, rows, depth), (depth, total)),
+        "k": ((rows, total), (total, columns)),
+    }[mode]
+    a, b = (integers(shape, torch.float32, i, device=DEVICE) for i, shape in enumerate(shapes))
+    if mode == "k":
+        a = a.mT.contiguous().mT  # as a gradient has it: its strides do not depend on the total
+    offs = torch.tensor([total // 3, total // 3, total - 1], dtype=torch.int32, device=DEVICE)
+    return Operands(a, b, offs)

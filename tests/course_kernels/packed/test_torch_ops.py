@@ -11,10 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import forked
 from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
-from course_kernels.config import LaunchOptions
 from course_kernels.engine import launch as triton
 from course_kernels.engine import plans as execute
-from course_kernels.engine.options import Options, decode_launch, encode_launch
+from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
 from course_kernels.packed import torch_ops
 from course_kernels.packed.checks import problem_of
@@ -72,16 +71,6 @@ def test_opcheck_of_scaled(mode):
     before = [t.clone() for t in (a, b)]
     OPS.scaled_grouped_mm(*arguments)
     assert all(torch.equal(t.float(), kept.float()) for t, kept in zip((a, b), before))
-
-
-def test_configurations_survive_the_operator():
-    launches = (LaunchOptions(), LaunchOptions(304), LaunchOptions(None, "dynamic"), LaunchOptions(7, "round_robin"))
-    configs = (GemmConfig(), GemmConfig(16, 32, 64, 8, 2, 4, 1, 2, "dynamic"), GemmConfig(programs=7, num_xcds=8))
-    for config in (None, *configs, *launches):
-        for num_sms in (None, 100):
-            assert decode_launch(encode_launch(Options(config=config, num_sms=num_sms))) == (config, num_sms)
-    with pytest.raises(ValueError, match="config must name the"):
-        decode_launch("64 64")
 
 
 def test_the_operator_hands_its_configuration_on(monkeypatch):

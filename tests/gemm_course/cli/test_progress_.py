@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from gemm_course import progress
 from gemm_course.cli import app as command
-from gemm_course.exercises import manifest
+from gemm_course.exercises import manifest, progress
 
 
 def test_progress_shows_points_hints_and_what_is_next(capsys):
@@ -49,9 +48,8 @@ def test_progress_says_where_it_is_kept_and_how_to_begin_anew(monkeypatch, tmp_p
     progress.note_result("01", 10, True)
     assert command.main(["progress"]) == 0
     printed = capsys.readouterr().out
-    assert "kept in ~/.local/state/grouped-gemm-course/progress.json, for all of this account" in " ".join(
-        printed.split()
-    )
+    kept = "kept in ~/.local/state/grouped-gemm-course/progress.json, for all of this account"
+    assert kept in " ".join(printed.split())
     assert "course progress --anew" in printed
     assert command.main(["progress", "--anew"]) == 0
     assert "~/.local/state/grouped-gemm-course/progress.before-1.json" in capsys.readouterr().out

@@ -1,0 +1,61 @@
+"""The key of a launch: everything that decides about it, and not the total of a batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_kernels import GemmConfig, runtime
+from course_kernels.engine.options import Options
+from course_kernels.engine.signature import signature
+from course_kernels.packed.checks import problem_of
+from packed_operands import layer
+
+pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
+DEVICE = runtime.device()
+
+
+def key(operands, options=None, **parts):
+    return signature(operands.product(**parts), options or Options())
+
+
+@pytest.mark.parametrize("mode", ["m", "k"])
+def test_a_new_total_is_no_new_key(mode):
+    keys = {key(layer(total, mode)) for total in (290, 291, 260, 296)}  # a quarter of an octave
+    assert len(keys) == 1
+    assert None not in keys
+
+
+@pytest.mark.parametrize("totals", [(0, 1), (296, 297), (3000, 4000)], ids=str)
+def test_totals_at_which_a_backend_may_choose_otherwise_have_keys_of_their_own(totals):
+    assert len({key(layer(total)) for total in totals}) == 2
+    assert len({problem_of(layer(total).product(), Options()).rows_per_group for total in totals}) == 2
+
+
+def test_everything_else_is_in_the_key():
+    made = layer(300)
+    others = [
+        made._replace(mat_a=made.mat_a.double()),
+        made._replace(mat_a=torch.zeros(300, 41, device=DEVICE)[:, :40]),
+        made._replace(mat_a=torch.zeros(300 * 40 + 1, device=DEVICE)[1:].view(300, 40)),
+        made._replace(mat_b=made.mat_b.mT.contiguous().mT),
+        made._replace(offs=made.offs.long()),
+        made._replace(bias=torch.zeros(3, 24, device=DEVICE)),
+    ]
+    options = [dict(out_dtype=torch.float16), dict(backend="torch"), dict(config=GemmConfig()), dict(num_sms=100)]
+    keys = [key(each) for each in (made, *others)]
+    keys += [key(made, Options(**each)) for each in options] + [key(made, keep_tail=True)]
+    assert len(set(keys)) == len(keys)
+    assert None not in keys
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(mat_a=[1]), dict(mat_a=torch.zeros(3)), dict(offs=torch.tensor(3)), dict(bias=1),
+        dict(offs=torch.zeros(6, dtype=torch.int32)[::2]), dict(mat_a=torch.eye(300, 40).to_sparse()),
+        dict(mat_a=torch.zeros(300, 40, dtype=torch.complex64).conj().imag), dict(scale_a=torch.ones(7)),
+    ],
+)  # fmt: skip
+def test_what_no_plan_is_kept_for(change):
+    assert key(layer(300)._replace(**change)) is None
