@@ -197,7 +197,7 @@ def judge(
         else:
             case = fuzz_cases.case_of(api, number, largest, most_groups, backend)
         if backend == "cute":
-            plans.clear(), masked_plans.clear()  # a plan of an earlier case may have another configuration
+            plans.clear()  # a plan of an earlier case may have another configuration
         if (case.dtype.itemsize == 1 or api == "quantize") and not runtime.supports_fp8():
             continue
         again = f"--api {api} --count 1 --seed {number} --largest {largest} --most-groups {most_groups}"

@@ -154,7 +154,7 @@ def run_called(called: Called) -> str:
         if called.backend == "cute":
             stack.enter_context(without_triton())
         if called.config:
-            plans.clear(), masked_plans.clear()  # one of an earlier case may have another configuration
+            plans.clear()  # one of an earlier case may have another configuration
             stack.enter_context(unittest.mock.patch.object(cute, "choose", return_value=called.config))
         called.call.check(ck.runtime.device(), called.backend, guards=False)
     return f"{called.call.api} of {len(called.call.sizes)}"

@@ -18,8 +18,6 @@ from course_kernels.dtypes import FP8
 from course_kernels.engine import torch_loop
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.tuning import lookup, time_model
-from course_kernels.masked import hopper
-from course_kernels.masked import torch_loop as masked_loop
 from layer_calls import Accumulate, Gmm, Sums, Tgmm
 from sanitize_calls import called_cases, called_cute_cases, nothing_measured, run_called
 from scaled_calls import BlockScaled, DeepGemm, Quantize
@@ -194,11 +192,11 @@ def stand_in(monkeypatch):
     asked = []
     monkeypatch.setattr(cute, "runs_on", lambda device: True)
     monkeypatch.setattr(cute, "installed", lambda: True)
-    monkeypatch.setattr(cute, "plan", lambda *given: asked.append(given[0]) or torch_loop.plan(*given))
-    monkeypatch.setattr(hopper, "plan", lambda problem, _: asked.append(problem) or masked_loop.Plan(problem))
+    monkeypatch.setattr(
+        cute, "_plan", lambda form, config, how, problem, *_: asked.append(problem) or torch_loop.Plan(problem)
+    )
     yield asked
-    for plans in (fuzz.plans, fuzz.masked_plans):
-        plans.clear()
+    fuzz.plans.clear()
 
 
 @in_the_interpreter

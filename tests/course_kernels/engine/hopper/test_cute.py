@@ -13,7 +13,7 @@ import torch
 import fuzz
 from course_kernels import grouped_mm, runtime, scaled_grouped_mm
 from course_kernels.engine import offers
-from course_kernels.engine import plans as execute
+from course_kernels.engine import plans as kept
 from course_kernels.engine.hopper import compiled_cache, cute
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product, typical_rows
@@ -650,7 +650,7 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
 
         return function
 
-    monkeypatch.setattr(execute, "plans", execute.PlanCache())
+    monkeypatch.setattr(kept, "plans", kept.PlanCache())
     monkeypatch.setattr(cute, "check_available", lambda device: None)
     monkeypatch.setattr(cute, "compiled", compiled)
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
@@ -733,10 +733,10 @@ def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
     monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")  # it sets it, and no other test shall have it
     sanitize = importlib.import_module("sanitize")
 
-    def multiply(operands, out, form, config):
-        mat_a, mat_b, offs, _, scale_a, scale_b = operands
+    def multiply(given, out, form, config):
         assert config.why_not(form) is None
-        out.copy_(reference.grouped_mm(mat_a, mat_b, offs, scale_a=scale_a, scale_b=scale_b))
+        scales = dict(scale_a=given.scaling.a, scale_b=given.scaling.b)
+        out.copy_(reference.grouped_mm(given.a, given.b, given.offs, **scales))
 
     monkeypatch.setattr(cute, "runs_on", lambda device: True)
     monkeypatch.setattr(cute, "installed", lambda: True)
