@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from course_kernels.bench import configurations, grouped, providers
+from course_kernels.bench import grouped, providers
+from course_kernels.bench.tuning import configured
 from course_kernels.bench.rows import by_name
 from gemm_course.cli import bench as command
 
@@ -32,16 +33,16 @@ def sustained() -> dict:
     table = {name: row for name, row in by_name().items() if row.kind == "compute" and row.flops >= LARGE}
     present = [provider for provider in providers.select(None) if provider.name not in ("loop", "tutorial")]
     present.insert(0, providers.Ours("auto"))
-    present += [configurations.Configured(config) for config in configurations.SWEPT if config.tile_m >= 128]
+    present += [configured.Configured(config) for config in configured.SWEPT if config.tile_m >= 128]
     results = grouped.measure(
         list(table.values()),
         present,
         passes=("forward",),
         repeats=7,
         timer=grouped.SustainedTimer(),
-        tell=lambda row, entry: print(configurations.ranking(row, entry), flush=True),
+        tell=lambda row, entry: print(configured.ranking(row, entry), flush=True),
     )
     if wrong := command.failures_of_ours(results):
         raise AssertionError("wrong or failed:\n" + "\n".join(wrong))
-    results["regrets"] = configurations.regrets(table, results["rows"])
+    results["regrets"] = configured.regrets(table, results["rows"])
     return results

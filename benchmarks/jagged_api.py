@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from course_kernels.bench import configurations, grouped, jagged
+from course_kernels.bench import grouped, jagged
+from course_kernels.bench.tuning import configured
 from gemm_course.cli import bench as command
 
 REPEATS = 60
@@ -28,7 +29,7 @@ def rows() -> dict:
         jagged.providers(),
         passes=("forward", "called"),
         repeats=REPEATS,
-        tell=lambda row, entry: print(configurations.ranking(row, entry), flush=True),
+        tell=lambda row, entry: print(configured.ranking(row, entry), flush=True),
     )
     results["of_dense"] = shares_of_dense(results["rows"])
     print("of dense", *results["of_dense"].items(), sep="\n  ", flush=True)

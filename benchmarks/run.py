@@ -40,7 +40,7 @@ import timelines
 import traffic
 import verify
 import zoo_api
-from course_kernels.bench import record, tune
+from course_kernels.bench import record
 
 _KERNELS, _BENCH, _PACKAGE = "course_kernels/kernels", "course_kernels/bench", "course_kernels/packed"
 _LAUNCHED = tuple(f"{_KERNELS}/{name}.py" for name in ("codes", "common", "round_robin"))
@@ -50,9 +50,9 @@ _LISTS = (*_COMMON, *(f"{_KERNELS}/{name}.py" for name in ("naive", "record", "t
 _BY_RULES = (
     *_COMMON, f"{_KERNELS}/contiguous.py", f"{_KERNELS}/transposed.py", "course_kernels/layout/*.py",
     *(f"{_PACKAGE}/backends/{name}*.py" for name in ("choice", "descriptors", "launch", "relaunch", "torch", "triton")),
-    *(f"{_PACKAGE}/{files}" for files in ("*.py", "tuning/defaults.py", "tuning/lookup.py")),
+    *(f"{_PACKAGE}/{files}" for files in ("*.py", "tuning/*.py")),
 )  # fmt: skip
-_MEASURED = (f"{_PACKAGE}/tuning/{files}" for files in ("*.py", "tables/*.json", "constants/h200.json"))
+_MEASURED = (f"{_PACKAGE}/tuning/{files}" for files in ("*.py", "constants/h200.json"))
 _PACKED = (*_BY_RULES, *_MEASURED)
 _CUTE = (f"{_KERNELS}/cute_sm90/*.py", f"{_PACKAGE}/backends/cute*.py")
 _TIMING, _TUTORIAL = f"{_BENCH}/timing.py", f"{_BENCH}/tutorial_peer.py"
@@ -60,13 +60,13 @@ _ROWS = (_TIMING, *(f"{_BENCH}/{name}.py" for name in ("grouped", "interface", "
 _MASKED = (f"{_KERNELS}/masked.py", "course_kernels/masked/*.py", f"{_BENCH}/clean_cache.py")
 _JAGGED = (f"{_KERNELS}/jagged.py", "course_kernels/jagged/*.py")
 _SHARED = (f"{_BENCH}/jagged.py", f"{_BENCH}/helion_peer.py", "course_kernels/jagged/helion_configs/*.json")
-_SWEPT = f"{_BENCH}/configurations.py"
+_SWEPT = f"{_BENCH}/tuning/configured.py"
 # Each configuration by itself: whatever chooses between them, or asks for torch's contexts, has no part in it.
 _CONFIGURED = (
     *(f"course_kernels/{name}.py" for name in ("config", "dtypes", "memory", "runtime")),
     *_LAUNCHED, f"{_KERNELS}/contiguous.py", f"{_KERNELS}/transposed.py", *_CUTE,
     *(f"{_PACKAGE}/backends/{name}.py" for name in ("descriptors", "launch_arguments", "relaunch", "triton")),
-    *(f"{_BENCH}/{name}.py" for name in ("candidates", "timing")),
+    *(f"{_BENCH}/{name}.py" for name in ("tuning/sweep", "timing")),
 )  # fmt: skip
 _CHECKS = "course_kernels/testing/*.py"
 _CALLED = (
@@ -114,16 +114,12 @@ RECORDS = {
     "sanitizers_triton": Part(_sanitize_triton, (*_LISTS, *_BY_RULES, *_JAGGED, *_CALLED)),
     "sanitizers_cute": Part(_sanitize_cute, (*_BY_RULES, *_CUTE, *_CALLED)),
 }
-# Each GPU has its own constants. `course tune --table --record` writes "tuning", with the table that is looked up.
-DEPENDS_ON = (
-    {name: part.depends_on for name, part in RECORDS.items()}
-    | {
-        f"{name}_{gpu}": tuple(pattern.replace("h200.json", f"{gpu}.json") for pattern in part.depends_on)
-        for name, part in RECORDS.items()
-        for gpu in part.other_gpus
-    }
-    | {"tuning": tune.DEPENDS_ON}
-)
+# Each GPU has its own constants.
+DEPENDS_ON = {name: part.depends_on for name, part in RECORDS.items()} | {
+    f"{name}_{gpu}": tuple(pattern.replace("h200.json", f"{gpu}.json") for pattern in part.depends_on)
+    for name, part in RECORDS.items()
+    for gpu in part.other_gpus
+}
 _SHOWN = 5  # files of a stale record that are listed
 
 

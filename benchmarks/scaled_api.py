@@ -7,7 +7,8 @@ import itertools
 
 import torch
 
-from course_kernels.bench import configurations, grouped, scaled
+from course_kernels.bench import grouped, scaled
+from course_kernels.bench.tuning import configured
 from course_kernels.bench.interface import Provider, make_operands
 from course_kernels.bench.rows import Row, by_name
 from gemm_course.cli import bench as command
@@ -58,16 +59,16 @@ def rows() -> dict:
     present = [
         scaled.OursScaled("auto"),
         *scaled.providers(),
-        *map(configurations.Configured, configurations.SWEPT_8_BIT),
+        *map(configured.Configured, configured.SWEPT_8_BIT),
     ]
     results = grouped.measure(
         list(table.values()),
         present,
         passes=("forward", "called"),
         dtype=scaled.DTYPE,
-        tell=lambda row, entry: print(configurations.ranking(row, entry), flush=True),
+        tell=lambda row, entry: print(configured.ranking(row, entry), flush=True),
     )
-    results["regrets"] = configurations.regrets(table, results["rows"], scaled.DTYPE.itemsize)
+    results["regrets"] = configured.regrets(table, results["rows"], scaled.DTYPE.itemsize)
     results["losses"] = losses(present)
     for what in ("regrets", "losses"):
         print(what, *results[what].items(), sep="\n  ", flush=True)

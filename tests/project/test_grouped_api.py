@@ -12,7 +12,7 @@ from bench_stand_ins import DECODE, TINY, Correct, spoilt
 from clock import Clock
 from course_kernels.bench import grouped
 from course_kernels.bench import providers as known
-from course_kernels.bench.configurations import SWEPT
+from course_kernels.bench.tuning.configured import SWEPT
 
 
 @pytest.fixture

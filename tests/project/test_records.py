@@ -77,14 +77,6 @@ BESIDE = {
 _OF_CUTE = {f"packed/backends/{name}.py" for name in ("cute", "cute_cache", "cute_counters")}
 # Records that use a part of what their files import: a kernel called by itself, or one backend of two.
 BY_ITSELF = {
-    "tuning": {
-        "engine/product.py",
-        "engine/scaling.py",
-        "engine/tuning/lookup.py",
-        "bench/tune.py",
-        "bench/interface.py",
-        "engine/tuning/time_model.py",
-    },
     # Code that chooses, checks or names rows does not change the time of a configuration.
     "configurations": (
         chosen_by := {
@@ -95,7 +87,6 @@ BY_ITSELF = {
             "engine/product.py",
             "engine/scaling.py",
             "engine/tuning/defaults.py",
-            "engine/tuning/lookup.py",
             "engine/tuning/time_model.py",
             "engine/whole_blocks.py",
         }
@@ -129,7 +120,7 @@ def test_records_of_the_list_api_do_not_depend_on_the_packed_one_nor_the_other_w
     for name in ("group_gemm", "dtypes", "when_to_group", "programs", "launches", "sm_timelines", "switch", "traffic"):
         assert "lists" in rooms(name)
         assert "packed" not in rooms(name)
-    using_packed = "gmm grouped_mm jagged masked sustained scaled_grouped_mm fuzz fuzz_cute tuning zoo"
+    using_packed = "gmm grouped_mm jagged masked sustained scaled_grouped_mm fuzz fuzz_cute zoo"
     for name in using_packed.split():
         assert "packed" in rooms(name)
         assert "lists" not in rooms(name)

@@ -21,7 +21,7 @@ from course_kernels.codegen.builds import build
 from course_kernels.codegen.cells import plain_function, write_file
 from course_kernels.codegen.compiled import Compiled
 from course_kernels.codegen.spec import KERNELS, Build, FunctionName
-from course_kernels.codegen.targets import Target, find_target
+from course_kernels.targets import Target, find_target
 from course_kernels.service import Service, ServiceDied
 
 _MAX_IDLE = 2

@@ -6,7 +6,7 @@ import torch
 
 from course_kernels.codegen.packed import specialize
 from course_kernels.codegen.spec import Build
-from course_kernels.codegen.targets import Target
+from course_kernels.targets import Target
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import OUT_DTYPES, dtype_name, find_dtype
 

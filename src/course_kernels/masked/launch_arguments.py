@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from course_kernels.config import GemmConfig
-from course_kernels.dtypes import FP8
 from course_kernels.engine.access import Access, load_access, ragged_access
-from course_kernels.engine.tuning.lookup import get_config
+from course_kernels.engine.tuning import Extents, Gpu, Kind, choose
 from course_kernels.kernels.codes import Layout, Scales
-from course_kernels.masked.problem import FP8_DTYPES, SCALED, Operands, Problem, flat_rows
+from course_kernels.masked.problem import SCALED, Operands, Problem, flat_rows
 from course_kernels.masked.shuffle import PACK_BYTES
 from course_kernels.runtime import Device
 
@@ -87,7 +86,7 @@ def _strides(name: str, dims: str, tensor: Tensor | None) -> dict[str, int]:
 def _resolve_config(
     problem: Problem, dtype: torch.dtype, out_dtype: torch.dtype, accesses, device: Device
 ) -> GemmConfig:
-    """The given configuration, or the tuned one with as many stages as the GPU's shared memory holds."""
+    """The given configuration, or the one that ``tuning.choose`` has."""
     blocks = problem.scales == Scales.BLOCKS
     sizes = (dtype.itemsize, out_dtype.itemsize)
     limits = dict(capability=device.capability, shared_limit=device.shared_limit, uses_tma=accesses[-1].has_descriptor)
@@ -99,14 +98,9 @@ def _resolve_config(
         if reason:
             raise ValueError(f"config does not suit {reason}; got {config}")
         return config
-    chosen = get_config(
-        "masked_block" if blocks else "masked",
-        problem.rows, problem.K, problem.N, problem.G,
-        dtype=FP8 if problem.dtype in FP8_DTYPES else dtype,
-        arch=device.arch,
-        uses_tma=all(access.has_descriptor for access in accesses),
-    )  # fmt: skip
-    fitted = chosen.fitted("masked", *sizes, **limits)
-    if fitted is None:
-        raise ValueError(f"no configuration suits this GPU: {chosen.valid_for('masked', *sizes, **limits)}")
-    return fitted
+    kind = Kind("masked", "n" if accesses[1].kind == Layout.COL_MAJOR else "k", problem.dtype.itemsize, problem.scales)
+    return choose(
+        kind, Extents(problem.rows, problem.N, problem.K, problem.G), Gpu.of(device),
+        uses_tma=all(access.has_descriptor for access in accesses), stores_tma=accesses[-1].has_descriptor,
+        out_bytes=out_dtype.itemsize,
+    ).config  # fmt: skip

@@ -11,7 +11,7 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, FP8_FNUZ, MAX_EXTENT, OUT_DTYPES, dtype_name
 from course_kernels.engine.checks import BACKENDS, check_dense
-from course_kernels.engine.tuning.defaults import Bucket
+from course_kernels.engine.tuning.defaults import rows_class
 from course_kernels.kernels.codes import Scales
 from course_kernels.masked.shuffle import ShuffledWeight, check_weight, plain
 from course_kernels.memory import check_has_memory, check_writable, overlaps_itself, share_memory
@@ -157,11 +157,6 @@ def readable(operands: Operands) -> Operands:
             for scale in (x_scale, w_scale)
         )
     return Operands(x.resolve_neg(), w.resolve_neg(), y, sizes.contiguous(), x_scale, w_scale)
-
-
-def rows_class(rows: int) -> int:
-    """Rows of a group as the choice of tiles sees them: 16, 32, 64, or the nearest power of two."""
-    return Bucket.of("masked", rows, 1, 1, 1).M
 
 
 def signature(operands: Operands, options: Options) -> tuple | None:

@@ -14,7 +14,7 @@ from course_kernels import GemmConfig, deepgemm, quantize_1x128
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.hopper.cute import KernelVariant
 from course_kernels.engine.plans import PlanCache
-from course_kernels.engine.tuning import time_model
+from course_kernels.engine.tuning import Gpu, time_model
 from course_kernels.kernels.cute_sm90.config import CONFIGS, configs_for
 from course_kernels.masked import execute as executed
 from course_kernels.masked import hopper, launch
@@ -134,7 +134,7 @@ def test_configurations_are_chosen_by_the_expected_rows(monkeypatch):
     compiled = lambda config, *types, **options: chosen.append((config, options))  # noqa: E731
     monkeypatch.setattr(hopper.cute_cache, "compiled", compiled)
     monkeypatch.setattr(hopper.runtime, "num_sms", lambda device: 132)
-    monkeypatch.setattr(hopper.cute, "gpu_of", lambda device: time_model.Gpu("sm_90", 132, 4.8))
+    monkeypatch.setattr(hopper.cute, "gpu_of", lambda device: Gpu("sm_90", 132, 4.8))
     monkeypatch.setattr(hopper, "compiled", hopper.compiled.__wrapped__)
     for dtype, scales in ((torch.bfloat16, "group"), (FP8, "group"), (FP8, "block")):
         for rows in (20, 2000):
@@ -193,7 +193,7 @@ def test_auto_asks_it_first_where_the_time_model_expects_it_to_be_faster(monkeyp
         asked.append(extents)
         return time_model.Estimate(1.0, sooner["backend"], None) if sooner else None
 
-    gpu = time_model.Gpu("sm_90", 132, 4.8)
+    gpu = Gpu("sm_90", 132, 4.8)
     monkeypatch.setattr(time_model, "fastest", fastest)
     monkeypatch.setattr(hopper.cute, "gpu_of", lambda device: gpu)
     assert not preferred(operands()), "it does not run on a CPU"
@@ -206,11 +206,11 @@ def test_auto_asks_it_first_where_the_time_model_expects_it_to_be_faster(monkeyp
         for made in (operands(), operands(FP8)):
             assert preferred(made, rows=16) == (sooner["backend"] == "cute")
     assert not preferred(operands(), shuffled=True)
-    assert [each[0] for each in asked] == ["m,k", "m,k fp8"] * 3
-    assert asked[-1][1:] == (16, 48, 64, 4, gpu)
+    assert [str(each[0]) for each in asked] == ["m,k", "m,k fp8"] * 3
+    assert asked[-1][1:] == ((16, 48, 64, 4), gpu)
     preferred(operands(FP8, "block", K=192), rows=rows_class(100))
     preferred(operands(WQ=torch.zeros(4, 64, 48).bfloat16().mT))
-    assert [each[:2] for each in asked[-2:]] == [("m,k fp8 blocks", 128), ("m,n", 64)]
+    assert [(str(kind), extents.M) for kind, extents, _ in asked[-2:]] == [("m,k fp8 blocks", 128), ("m,n", 64)]
 
 
 SIZES = (0, 300, 1, 128, -4, 129, 77, 1000, 0, 64, 320)

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig
+from course_kernels.engine.tuning.defaults import rows_class
 from course_kernels.kernels.codes import Layout, Scales, Store
 from course_kernels.masked.launch_arguments import prepare
-from course_kernels.masked.problem import Operands, Options, Problem, readable, rows_class
+from course_kernels.masked.problem import Operands, Options, Problem, readable
 from course_kernels.runtime import Device
 
 HOPPER, AMD = Device((9, 0), (9, 0), 132, 232_448, True), Device("gfx", None, 304, 65536, False)

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from course_kernels import deepgemm, runtime, shuffle_weight
+from course_kernels.engine.tuning.defaults import rows_class
 from course_kernels.kernels.codes import Scales
-from course_kernels.masked.problem import Operands, Options, Problem, flat_rows, readable, rows_class, signature
+from course_kernels.masked.problem import Operands, Options, Problem, flat_rows, readable, signature
 from course_kernels.testing import integers, poisoned
 from packed_errors import BACKENDS, DEVICE, assert_message
 

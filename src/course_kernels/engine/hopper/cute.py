@@ -27,8 +27,9 @@ from course_kernels.engine.hopper import compiled_cache as cute_cache
 from course_kernels.engine.hopper import counters as cute_counters
 from course_kernels.engine.product import WINDOW_ROWS, Operands, Problem
 from course_kernels.engine.scaling import BLOCK, LINE, ROW, SQUARE, blocks_restart, padded_columns
-from course_kernels.engine.tuning import time_model
+from course_kernels.engine.tuning import Extents, Gpu, Kind, time_model
 from course_kernels.engine.whole_blocks import pack
+from course_kernels.kernels.codes import Scales
 from course_kernels.kernels.cute_sm90.config import (
     COOPERATIVE,
     LARGE_BLOCK_SCALED,
@@ -194,8 +195,8 @@ def _variant_of(problem: Problem, operands: Operands, out: Tensor) -> tuple[Kern
 
 def _copy_pays(problem: Problem, mat_b: Tensor) -> bool:
     """Whether a copy of 8-bit weights and this kernel are expected to be faster than the Triton kernel."""
-    kind, rows = time_model.kind_of_8_bit("n", problem.block_lines is not None), problem.rows_per_group
-    estimate = time_model.fastest(kind, rows, problem.N, problem.K, problem.G, gpu_of(mat_b.device))
+    kind, rows = Kind("m", "n", 1, _scales(problem.block_lines is not None)), problem.rows_per_group
+    estimate = time_model.fastest(kind, Extents(rows, problem.N, problem.K, problem.G), gpu_of(mat_b.device))
     return estimate.backend == "cute" if estimate else rows >= COPIED_ROWS
 
 
@@ -307,7 +308,7 @@ def _compiled(
 
 
 def choose(
-    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu | None
+    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: Gpu | None
 ) -> CuteConfig:
     """The configuration for a product: the one that ``tuning.time_model`` expects to be the fastest.
 
@@ -332,7 +333,7 @@ def choose(
 
 
 def is_expected_faster(
-    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu | None
+    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: Gpu | None
 ) -> bool:
     """Whether the time model expects this kernel to be faster than the Triton kernels. Without constants, that is
     expected of 8-bit operands. Arguments as for ``choose``."""
@@ -340,18 +341,21 @@ def is_expected_faster(
     return estimate.backend == "cute" if estimate else variant.operand_bytes == 1
 
 
-def _asked(variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int) -> tuple:
-    """Kind and extents of a product, as the time model takes them."""
-    if variant.offsets_along == "k":
-        kind = "k,n" if variant.operand_bytes > 1 else "k,k fp8"  # of which no times are known
-        return kind, size[0], size[1], rows, groups
-    kind = f"m,{variant.b_major}"
-    if variant.operand_bytes == 1:
-        kind = time_model.kind_of_8_bit(variant.b_major, variant.block_scaled)
-    return kind, rows, size[1], depth, groups
+def _asked(
+    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int
+) -> tuple[Kind, Extents]:
+    """Kind and extents of a product, as the time model takes them. Of 8-bit operands along "k" no times are known."""
+    scaling = _scales(variant.block_scaled) if variant.operand_bytes == 1 else Scales.NONE
+    kind = Kind(variant.offsets_along, variant.b_major, variant.operand_bytes, scaling)
+    along_k = variant.offsets_along == "k"
+    return kind, Extents(size[0], size[1], rows, groups) if along_k else Extents(rows, size[1], depth, groups)
+
+
+def _scales(blocks: bool) -> Scales:
+    return Scales.BLOCKS if blocks else Scales.LINES
 
 
 @functools.cache
-def gpu_of(device: torch.device) -> time_model.Gpu | None:
+def gpu_of(device: torch.device) -> Gpu | None:
     """The properties of a GPU that the time model needs; None for a CPU."""
-    return time_model.Gpu.of(runtime.Device.of(device))
+    return Gpu.of(runtime.Device.of(device))

@@ -18,13 +18,13 @@ from course_kernels.engine.hopper import compiled_cache as cute_cache
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.hopper.cute import KernelVariant
 from course_kernels.engine.product import Operands, Options, Problem, signature, typical_rows
-from course_kernels.engine.tuning import time_model
+from course_kernels.engine.tuning import Extents, Gpu, Kind, time_model
 from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, LARGE_BLOCK_SCALED, configs_for
 from course_kernels.testing import assert_grouped_exact, integers, reference
 from course_kernels.testing.grouped_cases import GroupedCase, build, check
 from cute_calls import call, call_scaled, cute_alone, variant_of
 
-GPU = time_model.Gpu("sm_90", 132, 4.8)
+GPU = Gpu("sm_90", 132, 4.8)
 FORMS = [
     ("m", "k"), ("m", "n"), ("k", "n"), ("m", "k", 1), ("m", "k", 1, True), ("k", "k", 1), ("k", "k", 1, True),
 ]  # fmt: skip
@@ -482,15 +482,15 @@ def test_a_choice_is_the_same_for_all_totals_of_a_signature(form):
 
 
 def test_groups_of_16_bits_take_what_the_time_model_expects_to_be_the_fastest():
-    for form, asked in ((("m", "k"), ("m,k", 100, 2048, 1024, 8)), (("m", "n"), ("m,n", 100, 2048, 1024, 8))):
-        expected = time_model.fastest(*asked, GPU, "cute").config
+    for form in (("m", "k"), ("m", "n")):
+        expected = time_model.fastest(Kind(*form), Extents(100, 2048, 1024, 8), GPU, "cute").config
         assert cute.choose(KernelVariant(*form), 100, (800, 2048), 1024, 8, GPU) == expected
-    expected = time_model.fastest("k,n", 1536, 2048, 100, 8, GPU, "cute").config
+    expected = time_model.fastest(Kind("k", "n"), Extents(1536, 2048, 100, 8), GPU, "cute").config
     assert cute.choose(KernelVariant("k", "n"), 100, (1536, 2048), 0, 8, GPU) == expected
 
 
 def test_without_constants_for_a_gpu_there_is_a_choice_all_the_same():
-    other = time_model.Gpu("sm_99", 132, 4.8)
+    other = Gpu("sm_99", 132, 4.8)
     assert cute.choose(KernelVariant("m", "k"), 100, (800, 2048), 1024, 8, other).why_not() is None
 
 
@@ -508,10 +508,11 @@ def test_auto_asks_it_first_where_it_runs_and_groups_are_large(monkeypatch):
     deep, d_out, *_ = along_k(total=300)
     sooner = {"m,k": "cute", "k,n": "cute"}
 
-    def fastest(kind, M, N, K, G, gpu):
-        if kind not in sooner:
+    def fastest(kind, extents, gpu):
+        if str(kind) not in sooner:
             return None
-        return time_model.Estimate(1.0, sooner[kind] if (K if kind == "k,n" else M) > 50 else "triton", None)
+        ragged = extents.K if kind.along == "k" else extents.M
+        return time_model.Estimate(1.0, sooner[str(kind)] if ragged > 50 else "triton", None)
 
     assert not preferred(large, b, offs)
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
@@ -550,7 +551,7 @@ def test_the_time_model_says_whether_a_copy_pays(monkeypatch, blocks, backend):
         scales = dict(scale_a=torch.ones(3 * rows, 1), scale_b=torch.ones(3, 1, 1)) if blocks else {}
         product = large(rows, **scales)
         assert cute.supports(*product) == cute.preferred(*product) == (backend == "cute")
-        assert set(asked) == {("m,n fp8" + " blocks" * blocks, rows, 32, 40, 3, None)}
+        assert set(asked) == {(Kind.parse("m,n fp8" + " blocks" * blocks), Extents(rows, 32, 40, 3), None)}
         asked.clear()
 
 
@@ -566,7 +567,7 @@ def test_8_bit_products_take_what_the_time_model_expects_to_be_the_fastest(monke
 
     monkeypatch.setattr(time_model, "fastest", fastest)
     assert cute.choose(form, 100, (800, 2048), 1024, 8, GPU) == config != usual
-    assert asked == [("m,k fp8" + " blocks" * blocks, 100, 2048, 1024, 8, GPU, "cute")]
+    assert asked == [(Kind.parse("m,k fp8" + " blocks" * blocks), Extents(100, 2048, 1024, 8), GPU, "cute")]
 
 
 def test_a_machine_without_the_gpu_is_told_so():

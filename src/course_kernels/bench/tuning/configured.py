@@ -14,7 +14,8 @@ from course_kernels.bench.rows import Row
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.product import Operands as Product
 from course_kernels.engine.product import typical_rows
-from course_kernels.engine.tuning import time_model
+from course_kernels.engine.tuning import Gpu
+from course_kernels.engine.tuning.gpus import UNKNOWN_BANDWIDTH
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,
@@ -108,7 +109,7 @@ def chosen(row: Row, pass_name: str, operand_bytes: int = 2) -> CuteConfig:
         "dA": (cute.KernelVariant("m", "n"), (row.total_m, row.K), row.N),
         "dB": (cute.KernelVariant("k", "n"), (row.N, row.K), row.total_m),
     }[pass_name]
-    gpu = cute.gpu_of(runtime.device()) or time_model.Gpu("sm_90", 132, time_model.UNKNOWN_BANDWIDTH)
+    gpu = cute.gpu_of(runtime.device()) or Gpu("sm_90", 132, UNKNOWN_BANDWIDTH)
     return cute.choose(form, typical_rows(row.total_m, row.groups), size, depth, row.groups, gpu)
 
 

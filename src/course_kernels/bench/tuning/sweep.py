@@ -1,4 +1,4 @@
-"""Measure every configuration of both backends on many shapes: the data that the time model is fitted to.
+"""Measure every configuration on many shapes: the data that the time model is fitted to.
 
 Shapes are those of published models with several numbers of tokens, and random ones beside them. A configuration that
 cannot be the fastest, because its tiles would be nearly empty or because a group has dozens of them, is left out.
@@ -32,15 +32,11 @@ from course_kernels.engine.hopper import compiled_cache as cute_cache
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.product import Operands, Options
 from course_kernels.engine.scaling import BLOCK, ROW
-from course_kernels.engine.tuning import time_model
-from course_kernels.engine.tuning.defaults import with_block_scales
-from course_kernels.kernels.cute_sm90.config import (
-    CONFIGS,
-    CONFIGS_8_BIT,
-    CONFIGS_ALONG_K,
-    CONFIGS_BLOCK_SCALED,
-    CuteConfig,
-)
+from course_kernels.engine.tuning import Gpu, Kind, time_model
+from course_kernels.engine.tuning.candidates import Config, name_of, offered
+from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
+from course_kernels.kernels.codes import Scales
+from course_kernels.kernels.cute_sm90.config import CuteConfig
 
 __all__ = [
     "KIND_OF_PASS",
@@ -49,17 +45,17 @@ __all__ = [
     "Made",
     "compile_ahead",
     "failures",
+    "here",
     "launch",
     "made",
     "measure",
-    "offered",
     "random_rows",
 ]
 
 PASSES = ("forward", "dA", "dB")
 PASSES_8_BIT = ("forward fp8", "forward fp8 blocks", "dA fp8", "dA fp8 blocks")
 # As the time model names products.
-KIND_OF_PASS = dict(zip((*PASSES, *PASSES_8_BIT), (*time_model.KINDS, *time_model.KINDS_8_BIT)))
+KIND_OF_PASS = dict(zip((*PASSES, *PASSES_8_BIT), (*KINDS, *KINDS_8_BIT)))
 REPEATS = 7
 # Of products from so many FLOP on, which would take most of a sweep. Three were too few on an H200: see NOTES.md.
 _LARGE, _REPEATS_LARGE = 1e12, 5
@@ -69,61 +65,11 @@ _PROCESSES, _THREADS = 12, 16  # that compile, at most
 # Triton kernel's tensor cores.
 _UNITS = {2: 2.0**-7, 1: 2.0**-5}
 
-CUTE_M = tuple(config for config in CONFIGS if not config.window)
-CUTE_K = CONFIGS_ALONG_K
-# Windows were slower on every row that was measured.
-CUTE_8_BIT, CUTE_BLOCKS = (
-    tuple(replace(config, window=False) for config in configs) for configs in (CONFIGS_8_BIT, CONFIGS_BLOCK_SCALED)
-)
-# block_m, block_n, block_k, warps, stages, strips of, programs an SM, parts of a store
-TRITON_M = tuple(
-    GemmConfig(*row)
-    for row in (
-        (128, 256, 64, 8, 4, 8, 1, 2), (64, 256, 64, 4, 4, 8, 1, 2), (64, 128, 64, 4, 3, 8, 2, 2),
-        (64, 128, 128, 4, 3, 1, 1, 1), (32, 128, 128, 4, 4, 1, 1, 1),
-        (16, 128, 128, 4, 4, 1, 1, 1), (16, 64, 128, 4, 5, 1, 2, 1),
-    )
-)  # fmt: skip
-TRITON_K = tuple(
-    GemmConfig(*row)
-    for row in ((128, 256, 64, 8, 4, 8, 1, 2), (128, 128, 64, 4, 3, 4, 2, 2), (128, 128, 32, 4, 4, 4, 2, 2))
-)
-TRITON_8_BIT = tuple(
-    GemmConfig(*row)
-    for row in (
-        (16, 128, 128, 4, 5, 1, 1, 1), (16, 64, 128, 4, 5, 1, 2, 1), (32, 128, 128, 4, 4, 1, 1, 1),
-        (64, 128, 128, 4, 4, 1, 1, 1), (64, 128, 128, 4, 4, 8, 1, 2), (128, 128, 128, 4, 3, 8, 2, 2),
-        (128, 128, 128, 8, 3, 8, 1, 1),
-    )
-)  # fmt: skip
-TRITON_BLOCKS = tuple(dict.fromkeys(map(with_block_scales, TRITON_8_BIT)))
 
-
-Config = CuteConfig | GemmConfig
-
-
-def offered(kind: str) -> tuple[Config, ...]:
-    """The configurations that the library may choose for products of a kind. The kernel in CuTe DSL computes no kind
-    "m,n fp8": there the time model adds a copy to its time for "m,k fp8"."""
-    if "fp8" in kind:
-        blocks = kind.endswith("blocks")
-        of_cute = () if kind[2] == "n" else CUTE_BLOCKS if blocks else CUTE_8_BIT
-        return (*of_cute, *(TRITON_BLOCKS if blocks else TRITON_8_BIT))
-    return (*CUTE_K, *TRITON_K) if kind[0] == "k" else (*CUTE_M, *TRITON_M)
-
-
-def by_name(kind: str) -> dict[str, Config]:
-    """``offered``, by the names that records know them by."""
-    return {name_of(config): config for config in offered(kind)}
-
-
-def name_of(config: Config) -> str:
-    """Short name, for records."""
-    if isinstance(config, CuteConfig):
-        return f"cute {config.name}"
-    c = config
-    fields = c.block_m, c.block_n, c.block_k, c.num_warps, c.num_stages, c.group_m, c.programs_per_sm, c.store_parts
-    return "triton " + "_".join(map(str, fields))
+def here(triton_only: bool = False) -> dict[Kind, tuple[Config, ...]]:
+    """The configurations that are measured on the current GPU, by kind."""
+    gpu = Gpu.of(runtime.Device.of(torch.device(DEVICE)))
+    return {kind: offered(kind, gpu, triton_only or not cute.installed()) for kind in (*KINDS, *KINDS_8_BIT)}
 
 
 def random_rows(
@@ -213,17 +159,16 @@ def launch(product: Made, config: Config) -> Callable[[], object] | None:
     return variant and (lambda: cute.multiply(operands, out, variant, config))
 
 
-def _suited(row: Row, kind: str, among: Mapping[str, Sequence[Config]] | None) -> list[Config]:
-    """The configurations of a kind that are measured on a row, by default of those ``offered``."""
-    rows = row.total_m / row.groups
-    return [each for each in (among[kind] if among else offered(kind)) if time_model.suits(each, kind, rows)]
+def _suited(row: Row, kind: Kind, among: Mapping[Kind, Sequence[Config]]) -> list[Config]:
+    """The configurations of a kind that are measured on a row."""
+    return [each for each in among[kind] if time_model.suits(each, kind, row.total_m / row.groups)]
 
 
-def _compile(job: tuple[CuteConfig, str, bool, int]) -> None:
+def _compile(job: tuple[CuteConfig, Kind, bool, int]) -> None:
     config, kind, whole, processors = job
-    eight, blocks = "fp8" in kind, kind.endswith("blocks")
+    eight, blocks = kind.element_bytes == 1, kind.scaling == Scales.BLOCKS
     cute_cache.compiled(
-        config, dtype_name(FP8) if eight else "bfloat16", "bfloat16", offsets_along=kind[0], b_major=kind[2],
+        config, dtype_name(FP8) if eight else "bfloat16", "bfloat16", offsets_along=kind.along, b_major=kind.b_major,
         scaled=eight and not blocks, accumulate=False, block_scaled=blocks, whole_rounds=whole,
         multiprocessors=processors,
     )  # fmt: skip
@@ -232,7 +177,7 @@ def _compile(job: tuple[CuteConfig, str, bool, int]) -> None:
 def compile_ahead(
     rows: Sequence[Row],
     passes: Sequence[str] = PASSES,
-    among: Mapping[str, Sequence[Config]] | None = None,
+    among: Mapping[Kind, Sequence[Config]] | None = None,
     tell: Callable[[str], object] = print,
 ) -> None:
     """Compile what ``measure`` will run, several kernels at a time: those in CuTe DSL in other processes, which keep
@@ -240,15 +185,16 @@ def compile_ahead(
 
     What fails here fails again when it is measured, and is reported then.
     """
-    jobs: dict[tuple[CuteConfig, str, bool], None] = {}
+    jobs: dict[tuple[CuteConfig, Kind, bool], None] = {}
     tiny: dict[tuple, tuple[Row, str, GemmConfig]] = {}
+    among = among or here()
     for row in rows:
         for pass_name in passes:
             kind = KIND_OF_PASS[pass_name]
             for config in _suited(row, kind, among):
                 if isinstance(config, CuteConfig):
                     depth = row.N if pass_name.startswith("dA") else row.K
-                    jobs[config, kind, config.whole_rounds(depth, kind.endswith("blocks"))] = None
+                    jobs[config, kind, config.whole_rounds(depth, kind.scaling == Scales.BLOCKS)] = None
                     continue
                 extents = 256 + row.N % 16, 256 + row.K % 16
                 small = replace(row, sizes=(16,) * row.groups, N=extents[0], K=extents[1])
@@ -292,7 +238,7 @@ def measure(
     passes: Sequence[str] = PASSES,
     repeats: int = REPEATS,
     seconds: float = float("inf"),
-    among: Mapping[str, Sequence[Config]] | None = None,
+    among: Mapping[Kind, Sequence[Config]] | None = None,
     tell: Callable[[str], object] = print,
 ) -> dict:
     """Times of all configurations.
@@ -303,14 +249,14 @@ def measure(
     Args:
         rows, passes, repeats: what is measured, and how often; five times at most from 1e12 FLOP on.
         seconds: after them no row begins.
-        among: the configurations for each kind of product; by default those ``offered``.
+        among: the configurations for each kind of product; by default those of ``here``.
         tell: gets a line about each pass.
 
     Returns:
         row → {"sizes", "N", "K", pass → {"us": name → median, "failed": name → reason}}. Rows after ``seconds`` are
         left out.
     """
-    found, began = {}, time.monotonic()
+    found, began, among = {}, time.monotonic(), among or here()
     for row in rows:
         if time.monotonic() - began > seconds:
             break

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from course_kernels.codegen.targets import TARGETS, find_target
+from course_kernels import targets
+from course_kernels.targets import TARGETS, find_target
 
 
 def test_names_say_the_backend():
