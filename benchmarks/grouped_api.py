@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from course_kernels.bench import grouped, providers
-from course_kernels.bench.tuning import configured
 from course_kernels.bench.rows import by_name
+from course_kernels.bench.tuning import configured
 from gemm_course.cli import bench as command
 
 REPEATS = 100  # in 40, medians of rows at the power limit were up to 0.5 % apart

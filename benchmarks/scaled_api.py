@@ -8,9 +8,9 @@ import itertools
 import torch
 
 from course_kernels.bench import grouped, scaled
-from course_kernels.bench.tuning import configured
 from course_kernels.bench.interface import Provider, make_operands
 from course_kernels.bench.rows import Row, by_name
+from course_kernels.bench.tuning import configured
 from gemm_course.cli import bench as command
 
 # Long sums of positive numbers, in which truncation errors add up.

@@ -28,3 +28,32 @@ def test_what_compute_capabilities_have():
         "sm_120": 99, "sm_121": 99,
     }  # fmt: skip
     assert [TARGETS[name].capability for name in ("sm_89", "sm_103", "sm_121")] == [(8, 9), (10, 3), (12, 1)]
+
+
+def test_forms_of_an_architecture():
+    for arch in ((9, 0), 90, "sm_90", "sm_90a", "sm90", "90"):
+        assert targets.canonical_arch(arch) == "sm_90"
+    assert (targets.canonical_arch("gfx942"), targets.canonical_arch(None)) == ("gfx942", None)
+
+
+NO_ARCHS = [9, "hopper", (9,), (9, 0, 0), (9, 12), 9.0, "sm_9", "", True, (9.0, 0), 942, "sm_942", "gfx000", "gfx9"]
+
+
+@pytest.mark.parametrize("arch", NO_ARCHS)
+def test_unknown_architectures(arch):
+    with pytest.raises(ValueError, match="arch must be"):
+        targets.canonical_arch(arch)
+
+
+def test_what_an_architecture_has():
+    assert [targets.shared_limit(arch) for arch in (None, "sm_87", "sm_86", "sm_72", "gfx950", "gfx90a")] == [
+        None, 163 * 1024, 99 * 1024, 64 * 1024, 160 * 1024, 64 * 1024,
+    ]  # fmt: skip
+    assert [targets.num_sms(arch) for arch in ("gfx942", "gfx950", "sm_90", "sm_75", None)] == [
+        304,
+        256,
+        132,
+        None,
+        None,
+    ]
+    assert [targets.has_descriptors(arch) for arch in ("sm_89", "sm_90", "gfx942", None)] == [False, True, False, False]

@@ -76,9 +76,7 @@ def test_the_program_writes_what_the_library_reads(tmp_path, monkeypatch, capsys
 def test_rows_of_8_bits_are_measured_within_their_time(monkeypatch):
     asked = []
     monkeypatch.setattr(sweep, "compile_ahead", lambda rows, passes: asked.append((rows, passes)))
-    monkeypatch.setattr(
-        sweep, "measure", lambda rows, passes, seconds: asked.append((rows, passes, seconds)) or {}
-    )
+    monkeypatch.setattr(sweep, "measure", lambda rows, passes, seconds: asked.append((rows, passes, seconds)) or {})
     monkeypatch.setattr(Gpu, "of", classmethod(lambda cls, device: cls("sm_90", 132, 4.8141)))
     assert program.measure_8_bit() == {"gpu": Gpu("sm_90", 132, 4.814)._asdict(), "rows": {}}
     (rows, passes), measured = asked
@@ -105,9 +103,7 @@ def test_the_constants_are_those_of_the_records():
         )
         of_8_bits = record.RESULTS / f"{name.replace('configurations', 'configurations_8bit')}.json"
         about = record.read(of_8_bits)["provenance"] if of_8_bits.exists() else None
-        assert content.get("provenance of 8 bits") == about, (
-            f"run benchmarks/time_model.py: {of_8_bits.stem} is newer"
-        )
+        assert content.get("provenance of 8 bits") == about, f"run benchmarks/time_model.py: {of_8_bits.stem} is newer"
 
 
 def test_constants_are_compared_with_the_shipped_ones_on_measured_rows(tmp_path, monkeypatch, capsys):

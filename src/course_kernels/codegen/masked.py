@@ -9,7 +9,6 @@ import torch
 from course_kernels import runtime
 from course_kernels.codegen.packed import HOPPER, all_through_tma, device_of, specialized
 from course_kernels.codegen.spec import Build
-from course_kernels.targets import Target
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, FP8_FNUZ, OUT_DTYPES, dtype_name, find_dtype
 from course_kernels.engine.tuning import Gpu, Kind
@@ -18,6 +17,7 @@ from course_kernels.engine.tuning.defaults import with_block_scales
 from course_kernels.kernels.codes import Scales
 from course_kernels.masked.launch_arguments import prepare
 from course_kernels.masked.problem import DTYPES, FP8_DTYPES, SCALED, Operands, Options, Problem, readable
+from course_kernels.targets import Target
 
 SCALES = ("group", "channel", "block")
 _ROWS, _EXTENT, _GROUPS = 256, 512, 8  # of the stand-in operands

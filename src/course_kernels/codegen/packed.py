@@ -8,7 +8,6 @@ import itertools
 import torch
 
 from course_kernels.codegen.spec import Build
-from course_kernels.targets import Target, find_target, has_descriptors
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import (
     IN_DTYPES,
@@ -26,6 +25,7 @@ from course_kernels.engine.tuning.chooser import all_configs
 from course_kernels.kernels.codes import Scales
 from course_kernels.packed import group_sums
 from course_kernels.runtime import Device
+from course_kernels.targets import Target, find_target, has_descriptors
 
 MODES = {"contiguous": ("m", "n", "batch"), "transposed": ("k",)}
 # Layouts of A and B that training and inference meet: weights are stored (N, K) or (K, N), gradients transpose. What a

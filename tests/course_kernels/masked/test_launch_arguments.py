@@ -54,7 +54,7 @@ def test_which_operands_have_descriptors():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, FP8], ids=str)
 def test_tiles_hold_the_expected_rows(dtype, shuffled):
     for rows, block_m in ((0, 128), (10, 16), (20, 32), (50, 64), (200, 128)):
-        made = prepared(operands(dtype=dtype), rows=rows and rows_class(rows), shuffled=shuffled)
+        made = prepared(operands(G=8, N=4096, dtype=dtype), rows=rows and rows_class(rows), shuffled=shuffled)
         assert made.arguments["BLOCK_M"] == block_m, rows
 
 

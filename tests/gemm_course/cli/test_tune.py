@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from tuner_stand_in import PROVENANCE, Fake
 
 from course_kernels.bench import record, time_fit, tune_gpu
 from course_kernels.engine.hopper import cute
@@ -14,7 +15,6 @@ from course_kernels.engine.tuning import time_model
 from course_kernels.runtime import Device
 from gemm_course.cli import app as command
 from gemm_course.cli import tune as tune_command
-from tuner_stand_in import PROVENANCE, Fake
 
 
 def test_the_command_lists_and_refuses(capsys, tmp_path):

@@ -34,8 +34,8 @@ __all__ = [
     "summary",
 ]
 
-# Typical values, as the fit sees them, and the weights of the prior that holds constants near them: logarithms of µs and
-# of shares, the logit of the tail's fraction, the logarithm of the exponent less 1.
+# Typical values, as the fit sees them, and the weights of the prior that holds constants near them: logarithms of µs
+# and of shares, the logit of the tail's fraction, the logarithm of the exponent less 1.
 _TYPICAL = (math.log(0.3), math.log(0.5), 0.0, math.log(0.85), math.log(2.0), math.log(6.0))
 _PRIOR = (0.02, 0.04, 0.05, 0.08, 0.05, 0.05)
 # How strongly the correction is held near zero. With 10, choices for models left out are up to 22 % behind where their

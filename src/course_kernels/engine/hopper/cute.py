@@ -341,9 +341,7 @@ def is_expected_faster(
     return estimate.backend == "cute" if estimate else variant.operand_bytes == 1
 
 
-def _asked(
-    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int
-) -> tuple[Kind, Extents]:
+def _asked(variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int) -> tuple[Kind, Extents]:
     """Kind and extents of a product, as the time model takes them. Of 8-bit operands along "k" no times are known."""
     scaling = _scales(variant.block_scaled) if variant.operand_bytes == 1 else Scales.NONE
     kind = Kind(variant.offsets_along, variant.b_major, variant.operand_bytes, scaling)

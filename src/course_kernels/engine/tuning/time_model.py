@@ -8,8 +8,8 @@ For either it counts:
 - the waves in which the SMs take them, at least one; the last of several may be partly empty;
 - the bytes of both operands and of the result, each once, and the time in which the memory moves them.
 
-Tiles and bytes overlap, so the longer time counts, and a part of the other. A configuration has the six ``Constants`` of
-``measured``. The rest of its measured times is a smooth function of the extents, another fifteen constants.
+Tiles and bytes overlap, so the longer time counts, and a part of the other. A configuration has the six ``Constants``
+of ``measured``. The rest of its measured times is a smooth function of the extents, another fifteen constants.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from course_kernels.config import GemmConfig
 from course_kernels.engine.tuning import measured
+from course_kernels.engine.tuning.defaults import FEW_ROWS, rows_class
 from course_kernels.engine.tuning.gpus import Gpu
 from course_kernels.engine.tuning.kinds import Extents, Kind
 from course_kernels.engine.tuning.measured import Candidate, Constants
@@ -69,8 +70,11 @@ def slots(config: CuteConfig | GemmConfig) -> int:
 def suits(config: CuteConfig | GemmConfig, kind: Kind, rows: float) -> bool:
     """Whether a configuration is asked about groups of so many rows: not where its tiles would be nearly empty (those
     of 128 rows are asked from 14 rows on), or where a group has dozens of low ones. The sweep measures none of these,
-    so there is no time to fit a constant to."""
+    so there is no time to fit a constant to. A few rows of a batch or of masked groups have the tile that holds them:
+    there are no larger groups beside them, as in the products that the constants are of."""
     tall = height(config)
+    if kind.along in ("batch", "masked") and rows <= FEW_ROWS and isinstance(config, GemmConfig):
+        return tall == rows_class(math.ceil(rows))
     return kind.along == "k" or (tall / 6 <= rows + 8 and (tall >= 128 or rows <= 24 * tall))
 
 

@@ -7,9 +7,9 @@ import torch
 from bench_stand_ins import LARGE, TINY_8_BIT
 from course_kernels.bench import grouped, record
 from course_kernels.bench import rows as bench_rows
+from course_kernels.bench.interface import make_operands
 from course_kernels.bench.tuning import configured
 from course_kernels.bench.tuning.configured import SWEPT, SWEPT_8_BIT, Configured
-from course_kernels.bench.interface import make_operands
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.hopper.cute import KernelVariant
 from course_kernels.engine.tuning import Gpu

@@ -117,9 +117,7 @@ def test_what_the_configurations_of_a_product_have_in_common_is_not_fitted(made)
     for sample in made:
         longer = math.exp(draw.gauss(0.0, 0.5))
         found.append(sample._replace(us={name: us * longer for name, us in sample.us.items()}))
-    pair = sorted(
-        fitting.fit(found, GPU, [FORWARD])[FORWARD], key=lambda each: NAMES.index(name_of(each.config))
-    )
+    pair = sorted(fitting.fit(found, GPU, [FORWARD])[FORWARD], key=lambda each: NAMES.index(name_of(each.config)))
     off = []
     for sample in made:
         first, second = (time_model.estimate(each, FORWARD, sample.extents, GPU) for each in pair)

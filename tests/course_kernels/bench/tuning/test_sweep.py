@@ -126,7 +126,9 @@ def test_operands_of_a_row_suit_the_hopper_kernel():
         assert bool(variant) == bool(offered)
         if kind.element_bytes == 1:
             assert product.operands.mat_a.dtype == FP8
-            assert variant is None or variant[:3] == kind[:3] and variant.block_scaled == (kind.scaling == Scales.BLOCKS)
+            assert variant is None or (
+                variant[:3] == kind[:3] and variant.block_scaled == (kind.scaling == Scales.BLOCKS)
+            )
             assert all(each.why_not(1, product.scaling != "row") is None for each in offered)
 
 
@@ -186,11 +188,7 @@ def test_kernels_are_compiled_before_they_are_measured(monkeypatch):
         blocks = kind.scaling == Scales.BLOCKS
         suited = [each for each in AMONG[kind] if time_model.suits(each, kind, 20.0)]
         cute_jobs = [each for each in suited if isinstance(each, CuteConfig)]
-        wanted = {
-            (each, kind, each.whole_rounds(K, blocks), 132)
-            for each in cute_jobs
-            for K in (ROW.K, 1024)
-        }
+        wanted = {(each, kind, each.whole_rounds(K, blocks), 132) for each in cute_jobs for K in (ROW.K, 1024)}
         assert {job for job in compiled if job[1] == kind} == wanted
         assert {whole for _, _, whole, _ in wanted} == {False, blocks}
     assert len(compiled) == len(set(compiled))

@@ -40,7 +40,9 @@ def stand_in(rows, passes, seconds, among, tell):
         for pass_name in passes:
             kind, rows_of = sweep.KIND_OF_PASS[pass_name], row.total_m / row.groups
             N, K = (row.N, row.K) if pass_name.startswith("forward") else (row.K, row.N)
-            extents = Extents(*(row.N, row.K, rows_of, row.groups) if kind.along == "k" else (rows_of, N, K, row.groups))
+            extents = Extents(
+                *(row.N, row.K, rows_of, row.groups) if kind.along == "k" else (rows_of, N, K, row.groups)
+            )
             us = {name: true_us(each, kind, extents) for name, each in by_name(kind).items() if each in among[kind]}
             entry[pass_name] = {"us": us, "failed": {}}
     entry[pass_name]["failed"]["bad"] = "ValueError: on purpose"
@@ -55,7 +57,9 @@ def few_rows(monkeypatch):
     monkeypatch.setattr(tune, "compact_rows", lambda: rows)
     monkeypatch.setattr(fit, "STEPS", 4)
     monkeypatch.setattr(sweep, "compile_ahead", lambda rows, passes, among, tell: tell(f"{len(rows)} ahead"))
-    monkeypatch.setattr(sweep, "here", lambda triton_only: {k: offered(k, GPU, triton_only) for k in (*KINDS, *KINDS_8_BIT)})
+    monkeypatch.setattr(
+        sweep, "here", lambda triton_only: {k: offered(k, GPU, triton_only) for k in (*KINDS, *KINDS_8_BIT)}
+    )
     monkeypatch.setattr(sweep, "measure", stand_in)
     return rows
 
