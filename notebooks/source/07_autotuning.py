@@ -720,7 +720,7 @@ for gpu_name, name in (("H200", "configurations"), ("H100", "configurations_h100
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# On the H200 7 to 8 % on average, and 45 % at worst. On the H100 9 to 15 % on average, and at worst
+# On the H200 8 to 10 % on average, and 46 % at worst. On the H100 10 to 16 % on average, and at worst
 # twice the time.
 #
 # </details>
@@ -934,15 +934,15 @@ print(explain(forward, Extents(2, **layer), h200, others=1))
 #   share one choice and one compiled kernel.
 # - A GPU that nobody measured takes the constants of the measured GPU that is most like it, with its own SMs, clock and
 #   bandwidth, and `explain` says whose. `course tune` fits its own constants, in about three minutes.
-# - The model knows 8-bit products, too. Rules by hand answer for everything else: operands of 32 bits, and operands that
-#   no descriptor can describe on a GPU that has them.
+# - The model knows 8-bit products, too. Rules by hand answer for everything else: operands of 32 bits, and operands
+#   that no descriptor can describe on a GPU that has them.
 
 # %% [markdown]
 # ## The production code
 #
 # These are the functions that choose. `choose` selects a backend: it asks the model on Hopper, and falls back to Triton
-# where the CuTe kernel does not support the operands. `ranking` is the model's answer. `choose` in `engine.tuning` takes
-# the first for Triton, or a rule's.
+# where the CuTe kernel does not support the operands. `ranking` is the model's answer. `choose` in `engine.tuning`
+# takes the first for Triton, or a rule's.
 
 # %%
 display(fold(choice.choose), fold(time_model.ranking), fold(choose))

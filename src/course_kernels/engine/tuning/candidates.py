@@ -52,6 +52,7 @@ _TRITON_SMALL = _table(
     (128, 128, 64, 8, 2, 8, 1, 2), (128, 128, 32, 4, 2, 8, 2, 2), (32, 128, 64, 4, 4, 1, 1, 1),
     (16, 64, 128, 4, 3, 1, 2, 1),
 )  # fmt: skip
+_TRITON_SMALL_8_BIT = _table((128, 128, 64, 8, 3, 8, 1, 2), (64, 128, 128, 4, 3, 8, 1, 2))
 _POINTERS_K = _table(
     (128, 128, 64, 8, 3, 8, 1, 1), (128, 128, 32, 8, 4, 8, 1, 1), (128, 64, 64, 4, 3, 8, 2, 1),
     (64, 128, 64, 4, 3, 8, 1, 1), (64, 64, 64, 4, 3, 8, 2, 1),
@@ -76,6 +77,12 @@ def _triton(kind: Kind, family: str) -> tuple[GemmConfig, ...]:
     return _TRITON_M if described else _POINTERS_M
 
 
+def _small(kind: Kind) -> tuple[GemmConfig, ...]:
+    if kind.element_bytes == 1:
+        return _TRITON_SMALL_8_BIT
+    return tuple(each for each in _TRITON_SMALL if kind.along != "k" or each.block_m >= 64)
+
+
 def _cute(kind: Kind) -> tuple[CuteConfig, ...]:
     if kind.element_bytes == 2:
         return CONFIGS_ALONG_K if kind.along == "k" else _CUTE_M
@@ -94,8 +101,8 @@ def offered(kind: Kind, gpu: Gpu, triton_only: bool = False) -> tuple[Config, ..
     def fits(config: GemmConfig) -> bool:
         return config.valid_for(kind.kernel, kind.element_bytes, **limits) is None
 
-    if gpu.uses_tma and kind.element_bytes == 2 and not all(map(fits, found)):
-        found += _TRITON_SMALL
+    if gpu.uses_tma and not all(map(fits, found)):
+        found += _small(kind)
     of_cute = _cute(kind) if gpu.arch == CUTE_ARCH and not triton_only else ()
     return (*of_cute, *filter(fits, found))
 
@@ -104,7 +111,7 @@ def offered(kind: Kind, gpu: Gpu, triton_only: bool = False) -> tuple[Config, ..
 def by_name(kind: Kind) -> Mapping[str, Config]:
     """Every configuration that some GPU has constants for, by the name that records know it by."""
     found = [*_cute(kind), *_triton(kind, "descriptors"), *_triton(kind, "pointers")]
-    found += _TRITON_SMALL if kind.element_bytes == 2 else ()
+    found += _small(kind)
     found += [each for arch in ("gfx942", "gfx950") for of in amd_configs(arch, kind.along).values() for each in of]
     return {name_of(config): config for config in found}
 

@@ -100,9 +100,10 @@ def source_for(gpu: Gpu, kind: Kind) -> Source:
 
 def _that_run(measured: Measured, asked: Kind, kind: Kind, gpu: Gpu) -> list[Candidate]:
     """The candidates of a file that run on a GPU and fit into its shared memory. The kernel in CuTe DSL computes no
-    batches, and has no other architecture."""
+    batches, and has no other architecture. None if no tile of the Triton kernels that is left has 64 rows: low ones
+    alone would be chosen for large groups."""
     limits = dict(capability=gpu.capability, shared_limit=gpu.shared_limit, uses_tma=gpu.uses_tma)
-    return [
+    found = [
         each
         for each in measured.candidates.get(asked, ())
         if (
@@ -111,6 +112,8 @@ def _that_run(measured: Measured, asked: Kind, kind: Kind, gpu: Gpu) -> list[Can
             else measured.gpu.arch == gpu.arch and kind.along != "batch"
         )
     ]
+    heights = [each.config.block_m for each in found if isinstance(each.config, GemmConfig)]
+    return found if max(heights, default=0) >= 64 else []
 
 
 def _scaled(candidate: Candidate, measured: Gpu, gpu: Gpu) -> Candidate:

@@ -81,6 +81,12 @@ def test_another_architecture_has_what_fits_there_and_no_kernel_in_cute_dsl():
     assert len(found) < len(source(Gpu("sm_100", 148, 8.0)).candidates), "99 KiB hold fewer than 227"
 
 
+def test_low_tiles_alone_serve_no_gpu():
+    """Of the 8-bit configurations that were measured on Hopper, 99 KiB hold those of 16 and 32 rows only."""
+    assert source(Gpu("sm_120", 170, 1.8), EIGHT_BITS).candidates == ()
+    assert source(Gpu("sm_100", 148, 8.0), EIGHT_BITS).candidates
+
+
 def test_arithmetic_is_scaled_by_the_clock_and_nothing_else():
     own, slower = source(H200).candidates[0], source(H200._replace(clock=0.99)).candidates[0]
     assert slower.constants == own.constants._replace(
