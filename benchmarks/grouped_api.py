@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from course_kernels.bench import configurations, gpu_timer, grouped, providers, report
+from course_kernels.bench import gpu_timer, grouped, providers, report
 from course_kernels.bench.measured import Results
 from course_kernels.bench.rows import by_name
+from course_kernels.bench.tuning import configured
 
 REPEATS = 100  # in 40, medians of rows at the power limit were up to 0.5 % apart
 LARGE = 5e11  # rows of so many multiplications and additions keep the GPU at its power limit
@@ -33,15 +34,15 @@ def sustained(keep: Callable[[Results], object] | None = None) -> dict:
     table = {name: row for name, row in by_name().items() if row.kind == "compute" and row.flops >= LARGE}
     present = [provider for provider in providers.select(None) if provider.name not in ("loop", "tutorial")]
     present.insert(0, providers.Ours("auto"))
-    present += [configurations.Configured(config) for config in configurations.SWEPT if config.tile_m >= 128]
+    present += [configured.Configured(config) for config in configured.SWEPT if config.tile_m >= 128]
     results = grouped.measure(
         list(table.values()),
         present,
         passes=("forward",),
         repeats=7,
         timer=gpu_timer.SustainedTimer(),
-        tell=lambda measured: print(configurations.ranking(measured.row, measured.as_json()), flush=True),
+        tell=lambda measured: print(configured.ranking(measured.row, measured.as_json()), flush=True),
         keep=keep,
     )
     found = report.require_correct(results).as_json()
-    return found | {"regrets": configurations.regrets(table, found["rows"])}
+    return found | {"regrets": configured.regrets(table, found["rows"])}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import time_model
-from course_kernels.bench import candidates
+from course_kernels.bench.tuning import sweep
+from course_kernels.engine.tuning import Kind
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
 
 SECONDS = 60
@@ -26,10 +27,10 @@ STEPS = (
 def measure() -> dict:
     """Forward products of published layers and random shapes, in a drawn order, as many as there is time for. Fails
     where a result is wrong."""
-    among = {"m,k": STEPS}
+    among = {Kind("m", "k"): STEPS}
     rows = time_model.rows()
-    candidates.compile_ahead(rows, ("forward",), among)
-    found = candidates.measure(rows, ("forward",), seconds=SECONDS, among=among)
-    if failed := candidates.failures(found):
+    sweep.compile_ahead(rows, ("forward",), among)
+    found = sweep.measure(rows, ("forward",), seconds=SECONDS, among=among)
+    if failed := sweep.failures(found):
         raise AssertionError(f"wrong or failed: {failed}")
     return {"rows": found}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from course_kernels.bench import configurations, grouped, jagged, report
+from course_kernels.bench import grouped, jagged, report
 from course_kernels.bench.measured import Results
+from course_kernels.bench.tuning import configured
 
 REPEATS = 60
 
@@ -28,7 +29,7 @@ def rows(keep: Callable[[Results], object] | None = None) -> dict:
         jagged.providers(),
         passes=("forward", "called"),
         repeats=REPEATS,
-        tell=lambda measured: print(configurations.ranking(measured.row, measured.as_json()), flush=True),
+        tell=lambda measured: print(configured.ranking(measured.row, measured.as_json()), flush=True),
         keep=keep,
     )
     shares = shares_of_dense(results)

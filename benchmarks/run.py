@@ -74,8 +74,7 @@ RECORDS = {
     "sanitizers_triton": Part("verify.sanitize_triton"),
     "sanitizers_cute": Part("verify.sanitize_cute"),
 }
-# `course tune --table --record` writes "tuning", with the table that is looked up.
-FILES = {"tuning", *RECORDS, *(f"{name}_{gpu}" for name, part in RECORDS.items() for gpu in part.other_gpus)}
+FILES = {*RECORDS, *(f"{name}_{gpu}" for name, part in RECORDS.items() for gpu in part.other_gpus)}
 
 
 def file_name(name: str, gpu: str) -> str:

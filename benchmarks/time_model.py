@@ -2,6 +2,8 @@
 
     python benchmarks/run.py configurations configurations_8bit     measure, on an H200 or an H100: two records
     python benchmarks/time_model.py                                 fit, to the records, without a GPU: the constants
+    python benchmarks/time_model.py --compare FILE [--record FILE]  choices for Triton by a file of constants and by the
+                                                                    shipped ones, on measured rows; without a GPU
 
 Fitting also writes how good the choices are: on all that was measured, and, the honest judgement, on each model with
 constants fitted to the others. `course tune` does both in one, on fewer shapes.
@@ -20,9 +22,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
 import torch
 
 from course_kernels import runtime
-from course_kernels.bench import candidates, record, time_fit, zoo
+from course_kernels.bench import record, zoo
 from course_kernels.bench.rows import Row
-from course_kernels.engine.tuning import time_model
+from course_kernels.bench.tuning import fit, sweep, tune
+from course_kernels.engine.tuning import Gpu, measured
 
 # Records of 16-bit products; those of 8-bit ones have another name.
 RECORDS = {"h200": "configurations", "h100": "configurations_h100"}
@@ -47,57 +50,84 @@ def rows() -> list[Row]:
                 for turn, projection in enumerate(zoo.PROJECTIONS):
                     routing = "random" if (number + place + turn) % 3 == 0 else "zipf"
                     found.append(zoo.row_of(part, tokens, routing, projection))
-    found += candidates.random_rows(_RANDOM_ROWS)
-    found += candidates.random_rows(_FEW_GROUPS, most_flops=time_fit.MOST_FLOPS, few_groups=True)
-    found = [row for row in found if row.flops <= time_fit.MOST_FLOPS]
+    found += sweep.random_rows(_RANDOM_ROWS)
+    found += sweep.random_rows(_FEW_GROUPS, most_flops=tune.MOST_FLOPS, few_groups=True)
+    found = [row for row in found if row.flops <= tune.MOST_FLOPS]
     random.Random(1).shuffle(found)
     return found
 
 
 def measure() -> dict:
-    """The record of 16-bit products: see ``candidates.measure``. Fails where a result is wrong."""
-    return _measured(rows(), candidates.PASSES, SECONDS)
+    """The record of 16-bit products: see ``sweep.measure``. Fails where a result is wrong."""
+    return _measured(rows(), sweep.PASSES, SECONDS)
 
 
 def measure_8_bit() -> dict:
     """Likewise of 8-bit products: a third of the rows, whose extents descriptors describe."""
     suited = [row for row in rows() if row.N % 16 == row.K % 16 == 0]
-    return _measured(suited[: len(suited) // 3], candidates.PASSES_8_BIT, SECONDS_8_BIT)
+    return _measured(suited[: len(suited) // 3], sweep.PASSES_8_BIT, SECONDS_8_BIT)
 
 
 def _measured(among: list[Row], passes: tuple[str, ...], seconds: float) -> dict:
-    candidates.compile_ahead(among, passes)
-    found = candidates.measure(among, passes, seconds=seconds)
-    if failed := candidates.failures(found):
+    sweep.compile_ahead(among, passes)
+    found = sweep.measure(among, passes, seconds=seconds)
+    if failed := sweep.failures(found):
         raise AssertionError(f"wrong or failed: {failed}")
-    gpu = time_model.Gpu.of(runtime.Device.of(runtime.device()))
-    return {"arch": gpu.arch, "bandwidth": round(gpu.bandwidth, 3), "rows": found}
+    gpu = Gpu.of(runtime.Device.of(runtime.device()))
+    return {"gpu": gpu._replace(bandwidth=round(gpu.bandwidth, 3))._asdict(), "rows": found}
+
+
+def gpu_of(content: dict) -> Gpu:
+    """Where a record was measured. Older ones do not have the clock; both Hopper GPUs reach 1.98 GHz."""
+    if "gpu" in content:
+        return Gpu(**content["gpu"])
+    return Gpu(content["arch"], content["provenance"]["sms"], content["bandwidth"], 1.98, 232448)
 
 
 def fitted(name: str) -> dict:
     """Constants from the record of a name, and from that of 8-bit products if the GPU has one."""
-    measured, eight_bits = record.load(name), None
-    found = measured["rows"]
+    sixteen_bits, eight_bits = record.load(name), None
+    found = sixteen_bits["rows"]
     try:
         eight_bits = record.load(name.replace("configurations", "configurations_8bit"))
         found = found | {row: found.get(row, {}) | entry for row, entry in eight_bits["rows"].items()}
     except FileNotFoundError:
         print(f"{name}: no record of 8-bit products, so no constants of them")
-    about = measured["provenance"]
-    gpu = time_model.Gpu(measured["arch"], about["sms"], measured["bandwidth"])
-    content = time_fit.constants(found, gpu, about)
+    content = tune.constants(found, gpu_of(sixteen_bits), sixteen_bits["provenance"])
     return content | ({"provenance of 8 bits": eight_bits["provenance"]} if eight_bits else {})
+
+
+def compare(path: pathlib.Path, records: list[dict]) -> str:
+    """Choices for Triton by a file of constants and by those of this GPU that are shipped, on the rows of records."""
+    mine, lines = measured.read(path), []
+    for content in records:
+        gpu = gpu_of(content)
+        theirs = {kind: measured.source_for(gpu, kind).candidates for kind in sweep.KIND_OF_PASS.values()}
+        found = fit.samples(content["rows"], tune.sources(content["rows"]))
+        lines.append(tune.compared_in_words(tune.compared(found, mine.candidates, theirs, gpu)))
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, default=time_model.CONSTANTS)
+    parser.add_argument("--out", type=pathlib.Path, default=measured.CONSTANTS)
+    parser.add_argument("--compare", type=pathlib.Path, metavar="FILE", help="constants of `course tune --out`")
+    parser.add_argument(
+        "--record", type=pathlib.Path, metavar="FILE", help="rows of `course tune --record` (default: the records)"
+    )
     arguments = parser.parse_args()
+    if arguments.compare:
+        gpu = measured.read(arguments.compare).gpu
+        names = [name for name in RECORDS.values() if gpu_of(record.load(name)).distance(gpu) < (False, 0.1)]
+        names += [name.replace("configurations", "configurations_8bit") for name in names]
+        files = [record.read(arguments.record)] if arguments.record else list(map(record.load, names))
+        print(compare(arguments.compare, files))
+        return
     torch.set_num_threads(1)  # small matrices
     arguments.out.mkdir(parents=True, exist_ok=True)
     for gpu, name in RECORDS.items():
-        time_fit.write(fitted(name), arguments.out / f"{gpu}.json")
+        tune.write(fitted(name), arguments.out / f"{gpu}.json")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from calls import Call
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.plans import plans
 from course_kernels.engine.scaling import BLOCK_SCALINGS
-from course_kernels.engine.tuning import lookup, time_model
+from course_kernels.engine.tuning import measured, time_model
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,
@@ -69,16 +69,13 @@ class Called:
 
 @contextlib.contextmanager
 def nothing_measured() -> Iterator[None]:
-    """What is chosen here depends on rules alone, and not on tables and constants, which every measurement changes."""
-    time_model.forget(), lookup.forget_tables()
+    """What is chosen here depends on rules alone, and not on constants, which every measurement changes."""
+    time_model.forget()
     try:
-        with (
-            unittest.mock.patch.object(lookup, "_tables", dict),
-            unittest.mock.patch.object(time_model, "_measured", list),
-        ):
+        with unittest.mock.patch.object(measured, "_measured", unittest.mock.Mock(return_value=[])):
             yield
     finally:
-        time_model.forget(), lookup.forget_tables()
+        time_model.forget()
 
 
 def called_cases() -> list[Called]:

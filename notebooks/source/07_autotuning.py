@@ -17,8 +17,8 @@
 # - rule out configurations by compiling them, without a GPU,
 # - explain why large groups want large tiles and decoding wants low ones,
 # - choose the key of an [autotuner](glossary.md#autotuner), and recognise a key that is too narrow or too exact,
-# - judge a table, or a model of time, by what it loses (its *[regret](glossary.md#regret)*) on shapes that it has not
-#   seen.
+# - judge a way to choose, such as a model of time, by what it loses (its *[regret](glossary.md#regret)*) on shapes that
+#   it has not seen.
 #
 # You need: lessons 05 and 06. The lesson has two parts. The second, from *Second reading* on, takes about 30 of the
 # minutes and also needs lesson 10. Skip it now, and come back after lesson 10.
@@ -43,13 +43,15 @@ from IPython.display import display
 
 # %%
 from course_kernels import GemmConfig, codegen, runtime
-from course_kernels.bench import candidates as swept, record, time_fit, tune, zoo
+from course_kernels.bench import record, zoo
+from course_kernels.bench.tuning import fit as fitting
 from course_kernels.bench.rows import by_name
 from course_kernels.kernels.cute_sm90.config import PINGPONG, CuteConfig
 from course_kernels.lists import cost_model
 from course_kernels.engine import offers as choice
-from course_kernels.engine.tuning import defaults as packed_configs, lookup as tuned, time_model
-from course_kernels.engine.tuning.defaults import Bucket
+from course_kernels.engine.product import typical_rows
+from course_kernels.engine.tuning import Extents, Kind, candidates as swept, choose, defaults as rules
+from course_kernels.engine.tuning import explain, measured as constants, time_model
 from course_kernels.schedule import CostModel
 from gemm_course.figures import f07_budget as budget, f07_choices as lookup, f07_predicted_times as predicted
 from gemm_course.lessons.l07_budget import SM_REGISTERS, THREAD_REGISTERS, Use, rejection_reason
@@ -400,9 +402,9 @@ warmup_us, rep_us = (defaults[name].default * 1000 for name in ("warmup", "rep")
 print(f"{warmup_us / 1000:.0f} ms of warm-up and {rep_us / 1000:.0f} ms of repetitions for each candidate")
 
 # %% [markdown]
-# The candidates of the next cell were measured on an H200 for such batches, in the record's entry for 8 groups of 4096
-# × 4096 × 4096. The picture shows the twenty calls on one time axis, three times: with the exact shape as the key, with
-# a rounded key, and with a choice that was made before the program started.
+# The candidates of the next cell were measured on an H200 for a batch of about that size: the record's layer of Mixtral
+# with 16,384 tokens. The picture shows the twenty calls on one time axis, three times: with the exact shape as the key,
+# with a rounded key, and with a choice that was made before the program started.
 
 
 # %%
@@ -411,17 +413,20 @@ def tuning_us(times):
     return sum((5 + max(1, int(warmup_us / us)) + max(1, int(rep_us / us))) * us for us in times)
 
 
-tuning = record.load("tuning")
-measured_us = {"grouped_mm": {}, "grouped_mm_k": {}}
-for entry in tuning["buckets"]:
-    if entry["dtype"] == "bfloat16":
-        times = {GemmConfig(*row[:-1]): row[-1] for row in entry["times"]}
-        measured_us[entry["op"]][Bucket(*entry["bucket"])] = times
-times = measured_us["grouped_mm"][Bucket(4096, 4096, 4096, 8)]
+swept_rows = record.load("configurations")
+
+
+def triton_us(row, pass_name="forward"):
+    """µs of each Triton configuration on a row of the record."""
+    us = swept_rows["rows"][row][pass_name]["us"]
+    return {name: time for name, time in us.items() if name.startswith("triton")}
+
+
+times = triton_us("mixtral-8x7b-16384-random-down")
 pause, call = tuning_us(times.values()), min(times.values())
 calls = {"key is the exact shape": [(pause, call)] * 20, "key is rounded": [(pause, call)] + [(0, call)] * 19,
          "looked up": [(0, call)] * 20}  # fmt: skip
-print(f"{tuning['provenance']['gpu']}: {len(times)} candidates, {call:.0f} µs for the fastest")
+print(f"{swept_rows['provenance']['gpu']}: {len(times)} candidates, {call:.0f} µs for the fastest")
 lookup.stalls(calls)
 
 # %% [markdown]
@@ -497,60 +502,59 @@ choose_rounded(batches, 4)
 # Twenty shapes share one key. All shapes that are rounded to the same key are a **bucket**. (Its edges matter. Rounding
 # down would have split these batches at 4096, because real sizes vary around round numbers.)
 #
-# ## Measure before, look up when called
+# ## Measure before, compute when called
 #
 # The stall at the first call under each key is still there. So the library never measures when it is called. `course
-# tune --table` measures once for each kind of GPU and writes a JSON file, which is part of the library. A call looks up
-# its bucket. (On Hopper the library asks a model first: see the second part of this lesson. The table serves all other
-# products.)
+# tune` measures many shapes once on a GPU, and fits a model of time to them: the second part of this lesson. A call
+# computes its choice from the shape, and measures nothing:
 
 # %%
-for M in (32768, 32500, 40000, 131072, 32):
-    print(f"{M:6} rows over 8 groups →", Bucket.of("grouped_mm", M, 4096, 4096, 8))
+h200 = constants.read(constants.CONSTANTS / "h200.json").gpu
+forward = Kind("m", "k")  # groups along M; the depth of B is contiguous
+for rows in (4096, 512, 4):
+    print(choose(forward, Extents(rows, 4096, 4096, 8), h200))
 
 # %% [markdown]
-# A bucket is the *average* group's M, N and K and the number of groups, each rounded to the nearest power of two. Only
-# shapes count: the rows of single groups are known to the GPU alone, and reading them would make the host wait. Up to
-# 64 rows are rounded up, so that a tile holds its group.
+# The choice is for the *average* group: the rows of single groups are known to the GPU alone, and reading them would
+# make the host wait. The average is rounded to a quarter of a power of two, so that batches of about one size share a
+# choice.
 #
-# `get_config` returns the entry for the packed kernel of the next lesson, and can explain it:
+# **Guess:** how many different averages, and how many choices, do a thousand batches have?
 
-# %%
-for M, dtype in ((32768, torch.bfloat16), (32, torch.bfloat16), (32768, torch.float32)):
-    print(tuned.get_config("grouped_mm", M, 4096, 4096, 8, dtype=dtype, arch="sm_90", explain=True))
-
-# %%
+# %% tags=["hide-output"]
 totals = [round(32768 * draw.uniform(0.8, 1.2)) for _ in range(1000)]
-answers = [tuned.get_config("grouped_mm", total, 4096, 4096, 8, arch="sm_90") for total in totals]
-print(f"{len(set(totals))} different totals, {len(set(map(id, answers)))} configuration object")
+averages = {typical_rows(total, 8) for total in totals}
+answers = {choose(forward, Extents(rows, 4096, 4096, 8), h200).config for rows in averages}
+print(f"{len(set(totals))} different totals, {len(averages)} averages, {len(answers)} configuration")
 
 # %% [markdown]
-# It is the same object each time, from a cache whose key is the bucket. The cache does not grow with the batches, and
-# nothing is compiled again. If a bucket was not measured, its nearest neighbour answers. If no neighbour is near, a
-# table of defaults does. The picture shows the answers over all shapes of this layer. Dots are measured buckets.
+# <details><summary>Answer</summary>
+#
+# A few averages, and one choice.
+#
+# </details>
+#
+# The picture shows the choices over all shapes of this layer.
 
 
 # %%
 def chosen(rows, K):
-    tile = tuned.get_config("grouped_mm", round(8 * rows), round(K), 4096, 8, arch="sm_90")
+    tile = choose(forward, Extents(rows, 4096, round(K), 8), h200).config
     block, rest = budget.short_name(tile)
     return f"{block} {rest.split()[0]} {tile.programs_per_sm}/SM"
 
 
 rows = [2 ** (i / 4) for i in range(4 * 14 + 1)]
 depths = [2 ** (i / 4) for i in range(4 * 9, 4 * 13 + 3)]
-dots = [(bucket.M, bucket.K) for bucket in measured_us["grouped_mm"] if (bucket.N, bucket.G) == (4096, 8)]
 title = "forward product of 8 experts, N = 4096"
-answers = [[chosen(m, k) for m in rows] for k in depths]
-lookup.choices({title: answers}, rows, depths, ("rows per group", "K"), {title: dots})
+lookup.choices({title: [[chosen(m, k) for m in rows] for k in depths]}, rows, depths, ("rows per group", "K"))
 
 # %% [markdown]
 # ## What the record says
 #
-# The tuner keeps the times of all candidates, here over the time of the best one. Top: our 8 experts, by the size of
-# their groups. Bottom: groups of at most 16 rows, in several layers. A frame marks what `get_config` returns. In the
-# names of candidates, `8w` is 8 [warps](glossary.md#warp), `4s` is 4 [stages](glossary.md#stage), `2p` a store in two
-# parts and `2/SM` two programs per SM.
+# The record keeps the times of all candidates, here those of Triton over the time of the best one, for the layers of
+# one model. A frame marks the choice. In the names of candidates, `8w` is 8 [warps](glossary.md#warp), `4s` is 4
+# [stages](glossary.md#stage), `2p` a store in two parts and `2/SM` two programs per SM.
 
 
 # %% tags=["hide-input"]
@@ -558,87 +562,63 @@ def label(tile):
     return "\n".join([*budget.short_name(tile), f"strips of {tile.group_m}"])
 
 
-panels, frames = {"8 experts of 4096 × 4096": {}, "up to 16 rows a group; layers as groups × N × K": {}}, {}
-for bucket, us in measured_us["grouped_mm"].items():
-    large = bucket.M > 64 and bucket[1:] == (4096, 4096, 8)
-    if large or (bucket.M == 16 and bucket.G in (8, 64)):
-        title = list(panels)[not large]
-        row = f"{bucket.M:,} rows" if large else f"{bucket.G} × {bucket.N} × {bucket.K}"
-        panels[title][row] = {label(tile): time for tile, time in us.items()}
-        tile = tuned.get_config("grouped_mm", bucket.M * bucket.G, bucket.K, bucket.N, bucket.G, arch="sm_90")
-        frames[title, row] = label(tile)
+names_of = swept.by_name(forward)
+panels, frames = {"first product of Mixtral": {}, "second product": {}}, {}
+for name, entry in swept_rows["rows"].items():
+    if name.startswith("mixtral-8x7b") and "-of-" not in name:
+        title = list(panels)[name.endswith("down")]
+        mean = sum(entry["sizes"]) / len(entry["sizes"])
+        row = f"{mean:,.0f} rows"
+        panels[title][row] = {label(names_of[each]): us for each, us in triton_us(name).items()}
+        asked = Extents(mean, entry["N"], entry["K"], len(entry["sizes"]))
+        frames[title, row] = label(choose(forward, asked, h200).config)
+panels = {
+    title: dict(sorted(found.items(), key=lambda each: float(each[0].split()[0].replace(",", ""))))
+    for title, found in panels.items()
+}
 lookup.slowdowns(panels, frames)
 
 # %% [markdown]
-# A lead of less than 1 % may be chance. It explains part of the patchwork in the picture of `get_config`.
-#
-# **Guess:** in how many of all measured buckets is the second best that close?
-
-# %% tags=["hide-output"]
-closest = [sorted(us.values())[:2] for found in measured_us.values() for us in found.values()]
-near = sum(second < 1.01 * first for first, second in closest)
-print(f"{near} of {len(closest)} buckets are won by less than 1 %")
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# In about two thirds of them.
-#
-# </details>
-#
-# So count how much a choice loses, not how often it is the best. **Regret** is the time of the choice over the time of
-# the best candidate, for each bucket. We compare three ways to choose, in per cent lost:
+# A lead of less than 1 % may be chance. So count how much a choice loses, not how often it is the best. **Regret** is
+# the time of the choice over the time of the best candidate. We compare three ways to choose, in per cent lost:
 #
 # - one configuration for all,
-# - the table of defaults that was written by hand,
-# - the nearest neighbour, as if the bucket itself had not been measured.
+# - rules that were written by hand,
+# - the winner of the nearest shape that was measured: a table of winners, as if the shape itself had not been measured.
 #
-# A dash: not measured. The large tile of the first way was not run on groups of up to 64 rows. So its mean leaves out
-# the buckets on which it would lose most.
+# Products on which the large tile of the first way was not run, those of few rows, are left out.
 
 
 # %%
-def one_for_all(op, extents, dtype):
-    return best
+def winner(us):
+    return min(us, key=us.get)
 
 
-def by_hand(op, extents, dtype):
-    return packed_configs.defaults(op, Bucket.of(op, *extents), dtype, uses_tma=True)[0]
+def nearest(name, extents, known):
+    """The winner of the measured shape that is nearest, by the ratios of extents."""
+    away = {
+        other: sum(abs(math.log2(a / b)) for a, b in zip(extents, known[other][0])) for other in known if other != name
+    }
+    return winner(known[min(away, key=away.get)][1])
 
 
-def neighbour(op, extents, dtype):
-    own = Bucket.of(op, *extents)
-    away = {other: tuned.distance(op, own, other) for other in measured_us[op] if other != own}
-    nearest = min((far, other) for other, far in away.items() if far is not None)[1]
-    return min(measured_us[op][nearest], key=measured_us[op][nearest].get)
-
-
-# %% tags=["hide-input"]
-panels = {}
-for title, choose in (
-    ("128×256 for all", one_for_all),
-    ("defaults by hand", by_hand),
-    ("nearest neighbour's", neighbour),
-):
-    cells = {}
-    for found in sorted(tune.regret(tuning, choose), key=lambda found: (found.bucket[1:], found.bucket.M)):
-        bucket = found.bucket
-        if found.op == "grouped_mm" and found.dtype == "bfloat16" and found.case.startswith("rows-"):
-            short = f"{bucket.M // 1024}k" if bucket.M >= 1024 else str(bucket.M)
-            cells[f"{bucket.G} × {bucket.N} × {bucket.K}", short] = found.ratio
-    panels[title] = cells
-lookup.regrets(panels, ("groups × N × K", "rows per group"))
-
-# %%
-for op in tuned.OPS[:2]:
-    ratios = [found.ratio for found in tune.regret(tuning) if found.op == op and found.ratio]
-    print(f"{op:13} {len(ratios)} buckets; with the table the worst loses {max(ratios) - 1:.0%}")
+known = {}
+for name, entry in swept_rows["rows"].items():
+    extents = Extents(sum(entry["sizes"]) / len(entry["sizes"]), entry["N"], entry["K"], len(entry["sizes"]))
+    if "forward" in entry and swept.name_of(best) in (us := triton_us(name)):
+        known[name] = extents, us
+ways = {"128×256 for all": [], "rules by hand": [], "the nearest shape's winner": []}
+for name, (extents, us) in known.items():
+    by_rule = swept.name_of(rules.by_hand(forward, extents, h200, uses_tma=True)[0])
+    for way, name_chosen in zip(ways, (swept.name_of(best), by_rule, nearest(name, extents, known))):
+        if name_chosen in us:
+            ways[way].append(us[name_chosen] / min(us.values()))
+for way, ratios in ways.items():
+    print(f"{way:27} {len(ratios)} products: +{statistics.geometric_mean(ratios) - 1:.1%} on average, "
+          f"+{max(ratios) - 1:.0%} at worst")  # fmt: skip
 
 # %% [markdown]
-# 0 % is true by construction: the table was built from these measurements. It does not tell how the table does on
-# another day, or on a batch with the same average and other groups. The neighbour's panel is the useful one. It
-# estimates the loss for a shape that nobody has measured. Here a neighbour loses more than the defaults do: 1.5 % on
-# average, and 29 % once.
+# A table knows which configuration won. Between two of its shapes, a neighbour's winner may be far from the best.
 
 # %% [markdown]
 # ## Try it here
@@ -655,10 +635,11 @@ for op in tuned.OPS[:2]:
 # 3. In `nearest_power_of_two`, round down: `1 << size.bit_length() - 1`. How many keys do the twenty batches make?
 #    <details><summary>Answer</summary>Two for each type: some batches have fewer than 4096 rows a group, some more. Put
 #    a bucket's edge where few sizes are.</details>
-# 4. One expert has 32,000 rows and seven have 100. Which bucket is that, and does its tile suit? And 4,000 groups of 4
+# 4. One expert has 32,000 rows and seven have 100. Which average is that, and does its tile suit? And 4,000 groups of 4
 #    rows with one of 30,000?
-#    <details><summary>Answer</summary>The first averages to 4096, and nearly all work is in the one expert, so the tile
-#    suits. The second averages to 16, so its one large group gets tiles of 16 rows: slow, and still correct.</details>
+#    <details><summary>Answer</summary>The first averages to about 4,100, and nearly all work is in the one expert, so
+#    the tile suits. The second averages to about 11, so its one large group gets low tiles: slow, and still
+#    correct.</details>
 #
 # ## Summary of the first part
 #
@@ -666,14 +647,14 @@ for op in tuned.OPS[:2]:
 #   GPU.
 # - Large groups want the largest tile that fits, for reuse. Few rows want a low tile, for more bytes on their way.
 # - An autotuner remembers by key. With too narrow a key it keeps a wrong choice. With too exact a key it never hits.
-# - Tuning at call time stalls a program for seconds. Measure before, and look up by bucket when called.
+# - Tuning at call time stalls a program for seconds. Measure before, and compute the choice when called.
 #
 # Go on with [lesson 08](08_contiguous_offsets.ipynb), and read the rest of this lesson after lesson 10.
 
 # %% [markdown]
 # ## Second reading: tuned on thirteen rows, beaten on the fourteenth
 #
-# A table serves one kernel. On Hopper the library has a second kernel, in CuTe DSL (lesson 10), with configurations of
+# On Hopper the library has a second kernel, in CuTe DSL (lesson 10), with configurations of
 # its own. For a while a few thresholds chose the kernel and its configuration. They came from thirteen shapes, the rows
 # of our benchmark. On these, their choices were the best or nearly so. Here is the whole rule:
 
@@ -686,9 +667,8 @@ FITTED = replace(WIDE, stages=5, last_tile_n=128, tail_tile_n=256)
 def thresholds(kind, M, N, K, G):
     """The old rule. ``kind``: "m,k" forward, "m,n" the rows' gradient, "k,n" the weights'; M or K is an average."""
     rows, unused = (K if kind == "k,n" else M), -N % WIDE.tile_n
-    if rows <= 64:  # to Triton, with the table's configuration
-        op, total = ("grouped_mm_k", (M, round(K * G))) if kind == "k,n" else ("grouped_mm", (round(M * G), K))
-        return tuned.get_config(op, *total, N, G, arch="sm_90")
+    if rows <= 64:  # to Triton, by a rule
+        return rules.by_hand(Kind.parse(kind), Extents(M, N, K, G), h200, uses_tma=True)[0]
     if kind == "m,k" and K > 512 and (rows <= 1024 or 40 * unused <= N):
         return replace(WIDE, split_last_wave=True) if rows > 4096 and not unused else FITTED
     if kind == "m,n" and rows <= 512 and 64 * unused <= N:
@@ -709,7 +689,7 @@ def model_of(row):
 def products(name):
     """The products of a record: their kind, extents, and µs of each configuration."""
     rows = record.load(name)["rows"]
-    return time_fit.samples(rows, {row: model_of(row) for row in rows})
+    return fitting.samples(rows, {row: model_of(row) for row in rows})
 
 
 # %% [markdown]
@@ -723,7 +703,7 @@ def products(name):
 # %% tags=["hide-output"]
 def loss_of_thresholds(product):
     """The rule's time over the best one's; None where its configuration was not measured."""
-    us = product.us.get(swept.name_of(thresholds(product.kind, *product.extents)))
+    us = product.us.get(swept.name_of(thresholds(str(product.kind), *product.extents)))
     return us and us / min(product.us.values())
 
 
@@ -734,14 +714,14 @@ def loss_in_words(ratios):
 passes = {"m,k": "forward", "m,n": "gradient of the rows", "k,n": "gradient of the weights"}
 for gpu_name, name in (("H200", "configurations"), ("H100", "configurations_h100")):
     for kind, title in passes.items():
-        found = [loss_of_thresholds(product) for product in products(name) if product.kind == kind]
+        found = [loss_of_thresholds(product) for product in products(name) if str(product.kind) == kind]
         known = [ratio for ratio in found if ratio]
         print(f"{gpu_name}, {title:23} {loss_in_words(known)} ({len(known)} of {len(found)} products)")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# On the H200 7 to 8 % on average, and 45 % at worst. On the H100 9 to 15 % on average, and at worst
+# On the H200 8 to 10 % on average, and 46 % at worst. On the H100 10 to 16 % on average, and at worst
 # twice the time.
 #
 # </details>
@@ -759,13 +739,13 @@ for gpu_name, name in (("H200", "configurations"), ("H100", "configurations_h100
 
 # %%
 scout = dict(N=5120, K=8192, G=2)  # Llama 4 Scout: the second product of two experts, on one GPU of eight
-h200, measured_candidates = time_model.read(time_model.CONSTANTS / "h200.json")
-of_bucket = time_model.fastest("m,k", 256, **scout, gpu=h200).config
+measured_candidates = constants.read(constants.CONSTANTS / "h200.json").candidates
+of_bucket = time_model.fastest(forward, Extents(256, **scout), h200).config
 for rows in (192, 208, 224, 256, 272, 350):
-    ranked = time_model.ranking("m,k", rows, **scout, gpu=h200)
+    ranked = time_model.ranking(forward, Extents(rows, **scout), h200)
     kept = next(each.us for each in ranked if each.config == of_bucket)
-    bucket = Bucket.of("grouped_mm", scout["G"] * rows, scout["K"], scout["N"], scout["G"])
-    print(f"{rows} rows, bucket {bucket.M}: {ranked[0].us:3.0f} µs expected, {swept.name_of(ranked[0].config)}; "
+    bucket = nearest_power_of_two(rows)
+    print(f"{rows} rows, bucket {bucket}: {ranked[0].us:3.0f} µs expected, {swept.name_of(ranked[0].config)}; "
           f"that of 256 rows loses {kept / ranked[0].us - 1:.1%}")  # fmt: skip
 
 # %% [markdown]
@@ -780,10 +760,10 @@ for rows in (192, 208, 224, 256, 272, 350):
 
 # %%
 layer = dict(N=2048, K=2048, G=64)
-one = next(each for each in measured_candidates["m,k"] if each.config == CuteConfig())  # 128×256
+one = next(each for each in measured_candidates[forward] if each.config == CuteConfig())  # 128×256
 for rows in (32, 112, 2048):
     for name, spread in zip(("even", "skewed"), time_model.SPREADS):
-        parts = time_model.work(one.config, "m,k", rows, **layer, spread=spread)
+        parts = time_model.work(one.config, forward, Extents(rows, **layer), spread)
         tiles, moved = sum(part.tiles for part in parts), sum(part.bytes for part in parts)
         print(f"{rows:4} rows, {name:6}: {tiles:6,.0f} tiles, {tiles / h200.sms:4.1f} waves, {parts[0].blocks:.0f} "
               f"blocks each; {moved / 1e6:5,.0f} MB, {moved / h200.bandwidth / 1e6:3.0f} µs of memory")  # fmt: skip
@@ -810,7 +790,7 @@ c1, c2, c3, c4, p, c6 = one.constants
 
 
 def by_hand(spread):
-    parts = time_model.work(one.config, "m,k", 256, **layer, spread=spread)  # one for each size of groups
+    parts = time_model.work(one.config, forward, Extents(256, **layer), spread)  # one for each size of groups
     each = c1 * parts[0].blocks + c2  # µs of a tile
     times = [(part.tiles / 132 * each, part.bytes / (c4 * h200.bandwidth * 1e6)) for part in parts]
     waves = sum(part.tiles for part in parts) / 132
@@ -819,7 +799,7 @@ def by_hand(spread):
 
 even, skewed = map(by_hand, time_model.SPREADS)
 print(f"even {even:.0f} µs, skewed {skewed:.0f} µs, their mean {(even + skewed) / 2:.0f} µs; "
-      f"{time_model.estimate(one, 'm,k', 256, **layer, gpu=h200):.0f} µs after a smooth correction")  # fmt: skip
+      f"{time_model.estimate(one, forward, Extents(256, **layer), h200):.0f} µs after a smooth correction")  # fmt: skip
 
 # %% [markdown]
 # The constants are fitted to the measured times by least squares of their logarithms. A choice needs no times, only
@@ -837,10 +817,10 @@ print(f"even {even:.0f} µs, skewed {skewed:.0f} µs, their mean {(even + skewed
 # %%
 torch.set_num_threads(1)  # the matrices of a fit are small
 record_us = products("configurations")
-unseen = [product for product in record_us if product.source == "qwen3-30b-a3b" and product.kind == "m,k"]
+unseen = [product for product in record_us if product.source == "qwen3-30b-a3b" and product.kind == forward]
 others = [product for product in record_us if product.source != "qwen3-30b-a3b"]
-fitted = time_fit.fit(others, h200, ["m,k"])
-judged = time_fit.regret(unseen, fitted, h200)
+fitted = fitting.fit(others, h200, [forward])
+judged = fitting.regret(unseen, fitted, h200)
 print(f"fitted to {len({product.source for product in others} & {each.name for each in zoo.MODELS})} models "
       f"and random shapes: {loss_in_words([each.times for each in judged])}, {len(judged)} products")  # fmt: skip
 
@@ -858,10 +838,10 @@ shown = {"triton 16_128_128_4_4_1_1_1": "Triton 16×128×128", "cute 64x128x128_
          swept.name_of(replace(SQUARE, split_last_wave=True)): "CuTe 128×128×64, halved",
          swept.name_of(replace(WIDE, split_last_wave=True)): "CuTe 128×192×64, halved",
          swept.name_of(replace(FITTED, dynamic=True)): "CuTe 128×192×64, fitted"}  # fmt: skip
-for each in fitted["m,k"]:
+for each in fitted[forward]:
     if label := shown.get(swept.name_of(each.config)):
-        asked = [2 ** (i / 16) for i in range(16 * 11 + 1) if time_model.suits(each.config, "m,k", 2 ** (i / 16))]
-        lines[label] = [(rows, time_model.estimate(each, "m,k", rows, **down, gpu=h200)) for rows in asked]
+        asked = [2 ** (i / 16) for i in range(16 * 11 + 1) if time_model.suits(each.config, forward, 2 ** (i / 16))]
+        lines[label] = [(rows, time_model.estimate(each, forward, Extents(rows, **down), h200)) for rows in asked]
 for product, each in zip(unseen, judged):
     rows, *rest = product.extents
     if rest == list(down.values()):
@@ -892,12 +872,12 @@ predicted.expected_times(dict(sorted(lines.items(), reverse=True)), dots, grey, 
 # %% tags=["hide-input"]
 def both(gpu, name):
     """Pass → model → way to choose → times over the best one's, for products on which both can be judged."""
-    content = json.loads((time_model.CONSTANTS / f"{gpu}.json").read_text())
+    content = json.loads((constants.CONSTANTS / f"{gpu}.json").read_text())
     panels = {title: {} for title in passes.values()}
     for product in sorted(products(name), key=lambda product: product.source):
         old, new = loss_of_thresholds(product), content["regret"]["left out"].get(product.name)
         if old and new:
-            ways = panels[passes[product.kind]].setdefault(product.source, {"thresholds": [], "time model": []})
+            ways = panels[passes[str(product.kind)]].setdefault(product.source, {"thresholds": [], "time model": []})
             ways["thresholds"].append(old)
             ways["time model"].append(new[1])
     return panels
@@ -921,14 +901,14 @@ for title, by_model in both("h100", "configurations_h100").items():
 # %%
 row = "phi-3.5-moe-1024-random-up"
 entry = record.load("configurations")["rows"][row]
-content = json.loads((time_model.CONSTANTS / "h200.json").read_text())
+content = json.loads((constants.CONSTANTS / "h200.json").read_text())
 _, loss, chosen_name, best_name = content["regret"]["left out"][f"{row} dA"]
-configs, sizes, columns = swept.by_name("m,n"), entry["sizes"], entry["K"]
+configs, sizes, columns = swept.by_name(Kind("m", "n")), entry["sizes"], entry["K"]
 print(f"rows of the groups: {sorted(sizes)}")
 for name in (chosen_name, best_name):
     tile = configs[name]
     places = h200.sms * time_model.slots(tile)
-    parts = time_model.work(tile, "m,n", 128, columns, entry["N"], len(sizes), time_model.SPREADS[0])
+    parts = time_model.work(tile, Kind("m", "n"), Extents(128, columns, entry["N"], len(sizes)), time_model.SPREADS[0])
     expected = sum(part.tiles for part in parts) / places
     beside = math.ceil(columns / (tile.tile_n if name.startswith("cute") else tile.block_n))  # tiles
     needed = sum(math.ceil(size / time_model.height(tile)) for size in sizes) * beside / places
@@ -942,31 +922,31 @@ for name in (chosen_name, best_name):
 #
 # ### Ask the model
 #
-# For 16-bit products on Hopper the library asks this model for the kernel and its configuration. `explain` shows why:
+# The library asks this model for the kernel and its configuration. `explain` shows why:
 
 # %%
-print(time_model.explain("m,k", 256, **layer, gpu=h200))
-print(time_model.explain("m,k", 2, **layer, gpu=h200, others=1))
+print(explain(forward, Extents(256, **layer), h200))
+print(explain(forward, Extents(2, **layer), h200, others=1))
 
 # %% [markdown]
 # Three things to know when you use it:
 #
 # - The library asks for the average group rounded to a quarter of a power of two. So batches of about the same size
 #   share one choice and one compiled kernel.
-# - A Hopper GPU that nobody measured takes the constants of the measured GPU whose memory is nearest in speed, with its
-#   own number of SMs and its own bandwidth. `course tune` measures its own constants, in about four minutes.
-# - The model knows 8-bit products, too, where they were measured. The table answers for everything else: other types,
-#   other architectures, operands that no descriptor can describe.
+# - A GPU that nobody measured takes the constants of the measured GPU that is most like it, with its own SMs, clock and
+#   bandwidth, and `explain` says whose. `course tune` fits its own constants, in about three minutes.
+# - The model knows 8-bit products, too. Rules by hand answer for everything else: operands of 32 bits, and operands
+#   that no descriptor can describe on a GPU that has them.
 
 # %% [markdown]
 # ## The production code
 #
 # These are the functions that choose. `choose` selects a backend: it asks the model on Hopper, and falls back to Triton
-# where the CuTe kernel does not support the operands. `ranking` is the model's answer. `get_config` is the table's,
-# with checks of its arguments, neighbours and defaults.
+# where the CuTe kernel does not support the operands. `ranking` is the model's answer. `choose` in `engine.tuning`
+# takes the first for Triton, or a rule's.
 
 # %%
-display(fold(choice.choose), fold(time_model.ranking), fold(tuned.get_config))
+display(fold(choice.choose), fold(time_model.ranking), fold(choose))
 
 # %% [markdown]
 # ## Summary
@@ -986,6 +966,6 @@ display(fold(choice.choose), fold(time_model.ranking), fold(tuned.get_config))
 #
 # ## What to read next
 #
-# The table and the model choose for a kernel that reads all groups from one packed matrix, through one descriptor. The
+# The model chooses for a kernel that reads all groups from one packed matrix, through one descriptor. The
 # next lesson, 08, builds that kernel. Lesson 10 shows the kernel in CuTe DSL. Lesson 15 shows how to measure candidates
 # without fooling yourself.

@@ -47,7 +47,7 @@ LACKS_NUMPY = (
 INSTALL_EXTRA = "pip install '.[{}]' in a checkout of the course's repository"
 _PROPERTIES = (
     "multi_processor_count", "major", "minor", "gcnArchName", "shared_memory_per_block",
-    "shared_memory_per_block_optin", "memory_clock_rate", "memory_bus_width",
+    "shared_memory_per_block_optin", "clock_rate", "memory_clock_rate", "memory_bus_width",
 )  # fmt: skip
 _TRUE = frozenset({"1", "true", "on", "yes", "y"})
 
@@ -253,6 +253,13 @@ def memory_bandwidth(tensor_device: torch.device | None = None) -> float | None:
     return 2 * khz * 1e3 * bits / 8 / 1e12 if khz and bits else None  # two transfers a clock
 
 
+def clock(tensor_device: torch.device | None = None) -> float | None:
+    """GHz that the SMs of a GPU reach; None for a CPU, or where torch does not tell."""
+    index = _index(tensor_device)
+    khz = None if index is None else _properties(index).clock_rate
+    return khz / 1e6 if khz else None
+
+
 def _reaches(tensor_device: torch.device | None, needed: tuple[int, int], amd: bool = False) -> bool:
     """Whether a device has a compute capability. A CPU, where kernels are interpreted, has all; ``amd``: an AMD GPU."""
     if _index(tensor_device) is None:
@@ -286,12 +293,13 @@ class Device(NamedTuple):
     """The properties of a device that launches depend on.
 
     Attributes:
-        arch: for ``get_config``: compute capability, "gfx942" or another name of AMD's, None for the interpreter.
+        arch: compute capability, "gfx942" or another name of AMD's, None for the interpreter.
         capability: compute capability; None for an AMD GPU and the interpreter.
         num_sms: streaming multiprocessors; None in the interpreter.
         shared_limit: bytes of shared memory that a program can have; None in the interpreter.
         uses_tma: whether operands go through descriptors where they can.
         bandwidth: of the memory in TB/s, as its clock and bus give it; None where torch does not tell.
+        clock: of the SMs in GHz; None where torch does not tell.
     """
 
     arch: tuple[int, int] | str | None
@@ -300,6 +308,7 @@ class Device(NamedTuple):
     shared_limit: int | None
     uses_tma: bool
     bandwidth: float | None = None
+    clock: float | None = None
 
     @classmethod
     def of(cls, device: torch.device) -> Device:
@@ -307,7 +316,7 @@ class Device(NamedTuple):
         version, sms = capability(device), num_sms(device)
         arch = version or (None if sms is None else amd_arch(device))
         tma, bandwidth = supports_descriptors(device), memory_bandwidth(device)
-        return cls(arch, version, sms, shared_memory_limit(device), tma, bandwidth)
+        return cls(arch, version, sms, shared_memory_limit(device), tma, bandwidth, clock(device))
 
 
 def check_dtype(name: str, dtype: torch.dtype, tensor_device: torch.device, remedy: str) -> None:

@@ -97,15 +97,11 @@ LATE_IMPORTS = {
         gemm_course.cli.bench course_kernels.bench.rows
         gemm_course.cli.check gemm_course.judging.judge
         gemm_course.cli.doctor gemm_course.judging.judge
-        gemm_course.cli.tune course_kernels.bench.candidates
         gemm_course.cli.tune course_kernels.bench.record
-        gemm_course.cli.tune course_kernels.bench.time_fit
-        gemm_course.cli.tune course_kernels.bench.tune
-        gemm_course.cli.tune course_kernels.bench.tune_gpu
-        gemm_course.cli.tune course_kernels.engine.hopper.cute
-        gemm_course.cli.tune course_kernels.engine.tuning.defaults
-        gemm_course.cli.tune course_kernels.engine.tuning.lookup
-        gemm_course.cli.tune course_kernels.engine.tuning.time_model
+        gemm_course.cli.tune course_kernels.bench.tuning.sweep
+        gemm_course.cli.tune course_kernels.bench.tuning.tune
+        gemm_course.cli.tune course_kernels.engine.tuning
+        gemm_course.cli.tune course_kernels.engine.tuning.measured
         gemm_course.cli.tune course_kernels.runtime
     """,
     "the fork server and each of its templates import torch and Triton once, for the mode that they serve": """

@@ -81,9 +81,9 @@ os.chdir({str(tmp_path)!r})
 kept = [entry for entry in sys.path if "site-packages" in entry or not entry.startswith({str(ROOT)!r})]
 sys.path = [{str(tmp_path)!r}, *kept]
 import importlib.metadata, torch, course_kernels
-from course_kernels.engine.tuning.lookup import get_config
+from course_kernels.engine.tuning import Extents, Gpu, Kind, choose
 assert course_kernels.__file__.startswith({str(tmp_path)!r}), course_kernels.__file__
-assert get_config("grouped_mm", 4096, 1024, 1024, 8, arch=90, explain=True).entry
+assert choose(Kind("m"), Extents(512, 1024, 1024, 8), Gpu("sm_90", 132, 4.8)).us
 (found,) = importlib.metadata.distributions(path=[{str(tmp_path)!r}])
 assert found.version == course_kernels.__version__
 assert sorted(found.requires[:2]) == ['torch>=2.11', 'triton>=3.6; platform_system == "Linux"'], found.requires

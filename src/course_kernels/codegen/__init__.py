@@ -18,7 +18,7 @@ from course_kernels.codegen.builds import build, claims, shipped
 from course_kernels.codegen.compiled import Compiled, Spills, summary
 from course_kernels.codegen.compiler import CompileError, close, compile_kernel, compile_many
 from course_kernels.codegen.spec import Build
-from course_kernels.codegen.targets import TARGETS, Target
+from course_kernels.targets import TARGETS, Target
 
 __all__ = [
     "TARGETS",

@@ -12,7 +12,6 @@ from course_kernels import runtime
 from course_kernels.codegen.masked import build_masked, shipped_masked
 from course_kernels.codegen.packed import HOPPER, build_packed, shipped_packed
 from course_kernels.codegen.spec import KERNELS, LAYOUTS, PACKED_KERNELS, Build
-from course_kernels.codegen.targets import TARGETS, Target, find_target
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import (
     FP8,
@@ -26,6 +25,7 @@ from course_kernels.dtypes import (
 )
 from course_kernels.kernels.codes import Record
 from course_kernels.lists.cost_model import candidates
+from course_kernels.targets import TARGETS, Target, find_target
 
 
 def build(

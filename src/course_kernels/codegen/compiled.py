@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from course_kernels.codegen.spec import Build
-from course_kernels.codegen.targets import Target
+from course_kernels.targets import Target
 
 # Start of an instruction in PTX (after an optional predicate) or AMD assembly.
 _START = r"^[ \t]*(?:@!?%\w+[ \t]+)?"

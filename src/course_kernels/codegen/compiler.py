@@ -21,9 +21,9 @@ from course_kernels.codegen.builds import build
 from course_kernels.codegen.cells import plain_function, write_file
 from course_kernels.codegen.compiled import Compiled
 from course_kernels.codegen.spec import KERNELS, Build
-from course_kernels.codegen.targets import Target, find_target
 from course_kernels.kernels.codes import FunctionName
 from course_kernels.service import Service, ServiceDied
+from course_kernels.targets import Target, find_target
 
 _MAX_IDLE = 2
 _COMPILING = "COURSE_KERNELS_COMPILING"  # set in the processes that compile

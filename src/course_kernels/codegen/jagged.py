@@ -6,9 +6,9 @@ import torch
 
 from course_kernels.codegen.packed import specialize
 from course_kernels.codegen.spec import Build
-from course_kernels.codegen.targets import Target
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import OUT_DTYPES, dtype_name, find_dtype
+from course_kernels.targets import Target
 
 _MODULE = "course_kernels.kernels.jagged"
 # Extents of stand-ins: rows a group for each of the three configurations, and extents that are multiples of 16.

@@ -9,14 +9,17 @@ import torch
 from course_kernels import runtime
 from course_kernels.codegen.packed import HOPPER, all_through_tma, device_of, specialized
 from course_kernels.codegen.spec import Build
-from course_kernels.codegen.targets import Target
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, FP8_FNUZ, OUT_DTYPES, dtype_name, find_dtype
 from course_kernels.engine.arguments import prepare
 from course_kernels.engine.options import Options
 from course_kernels.engine.scaling import BLOCK
-from course_kernels.engine.tuning import lookup as tuned
+from course_kernels.engine.tuning import Gpu, Kind
+from course_kernels.engine.tuning.chooser import all_configs
+from course_kernels.engine.tuning.defaults import with_block_scales
+from course_kernels.kernels.codes import Scales
 from course_kernels.masked.checks import DTYPES, FP8_DTYPES, Call, check_call
+from course_kernels.targets import Target
 
 SCALES = ("group", "channel", "block")
 _ROWS, _EXTENT, _GROUPS = 256, 512, 8  # of the stand-in operands
@@ -43,7 +46,7 @@ def build_masked(
         shuffled: WQ is in the order of ``shuffle_weight``.
         aligned: the operands satisfy the 16-byte rule.
         w_layout: "row", or "col" where N is contiguous in WQ.
-        config: Default: ``get_config``'s on the target for groups of 256 rows.
+        config: Default: that of ``tuning.choose`` on the target for groups of 256 rows.
         target: the GPU, as for ``packed.build_packed``.
         groups: number of groups, whose next power of two is known at compile time.
 
@@ -86,19 +89,18 @@ def stand_ins(dtype, out_dtype, scales, aligned, w_layout, shuffled, groups) -> 
 
 def shipped_masked(target: Target) -> list[Build]:
     """Every kind of launch of the masked kernel on a target: type × scales × shuffled or not × aligned or not ×
-    configuration that ``get_config`` can return there."""
-    there = tuned.has_descriptors(target.name)
-    builds = []
+    configuration that ``tuning.choose`` may return there."""
+    gpu, builds = Gpu.of(device_of(target, None)), []
     for dtype in dtypes_on(target):
-        table = FP8 if dtype in FP8_DTYPES else dtype
         kinds = SCALES if dtype in FP8_DTYPES else SCALES[:1]
         for scales, shuffled, aligned in itertools.product(kinds, (False, True), (True, False)):
             options = dict(dtype=dtype, scales=scales, shuffled=shuffled, aligned=aligned, target=target)
             uses_tma = " pointers" not in str(build_masked(**options))
-            op = "masked_block" if dtype in FP8_DTYPES and scales == "block" else "masked"
+            of_kind = Scales.NONE if dtype.itemsize == 2 else Scales.BLOCKS if scales == "block" else Scales.LINES
             limits = dict(capability=target.capability, shared_limit=target.shared_limit)
-            for config in tuned.all_configs(op, dtype_name(table), target.name, uses_tma):
-                fitted = config.fitted("masked", dtype.itemsize, 2, uses_tma=there and aligned, **limits)
+            for config in all_configs(Kind("masked", "k", dtype.itemsize, of_kind), gpu, uses_tma):
+                config = with_block_scales(config) if of_kind == Scales.BLOCKS else config
+                fitted = config.fitted("masked", dtype.itemsize, 2, uses_tma=gpu.uses_tma and aligned, **limits)
                 if fitted is not None:
                     builds.append(build_masked(config=fitted, **options))
     return list(dict.fromkeys(builds))

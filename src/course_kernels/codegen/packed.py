@@ -8,30 +8,28 @@ import itertools
 import torch
 
 from course_kernels.codegen.spec import Build
-from course_kernels.codegen.targets import Target, find_target
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import (
     IN_DTYPES,
     OUT_DTYPES,
     SCALED_DTYPES,
     TRITON_TYPES,
-    TYPE_BYTES,
     dtype_name,
     find_dtype,
-    type_name,
 )
 from course_kernels.engine.arguments import prepare
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
 from course_kernels.engine.scaling import ROW, block_scale_shapes
-from course_kernels.engine.tuning import lookup as tuned
-from course_kernels.engine.tuning.defaults import ONE_TILE
+from course_kernels.engine.tuning import Gpu, Kind
+from course_kernels.engine.tuning.chooser import all_configs
+from course_kernels.kernels.codes import Scales
 from course_kernels.packed import group_sums
 from course_kernels.packed.checks import problem_of
 from course_kernels.runtime import Device
+from course_kernels.targets import Target, find_target, has_descriptors
 
 MODES = {"contiguous": ("m", "n", "batch"), "transposed": ("k",)}
-_OPS = {"m": "grouped_mm", "n": "grouped_mm", "k": "grouped_mm_k", "batch": "grouped_mm_batch"}
 # Layouts of A and B that training and inference meet: weights are stored (N, K) or (K, N), gradients transpose. What a
 # layer stores comes first.
 LAYOUTS = {
@@ -42,7 +40,7 @@ LAYOUTS = {
 }
 # Extents of the stand-in operands: as for all that are multiples of 16, Triton specialises for no others but 1.
 _EXTENT, _GROUPS = 512, 8
-_SMS = 132  # where no table names any
+_SMS = 132  # of GPUs for which ``targets`` has no number
 HOPPER = "sm_90"
 
 
@@ -73,8 +71,7 @@ def build_packed(
         mode: the ragged dimension: "m", "n" or "batch" (none) for "contiguous", "k" for "transposed". Default: the
             first of them.
         dtype: of A and B; "float8_e4m3fn" comes with scales.
-        config: Default: as a launch on the target chooses it, for groups of 512 × 512 × 512: the time model's
-            (``time_model.for_triton``), or ``get_config``'s where that model decides nothing.
+        config: Default: as a launch on the target chooses it (``tuning.choose``), for groups of 512 × 512 × 512.
         target: the GPU: whether it has descriptors, and which configuration a launch takes there.
         bias: with a bias of the operands' dtype.
         keep_tail: do not write the tail's zeros.
@@ -123,13 +120,12 @@ def build_packed(
 
 
 def device_of(target: str | Target, config: GemmConfig | None) -> Device:
-    """A GPU of that kind, with as many SMs as the one that its table is for. Whether a given configuration fits into
-    its shared memory is left to the assembler."""
+    """A GPU of that kind. Whether a given configuration fits into its shared memory is left to the assembler."""
     target = find_target(target)
-    sms = tuned.num_sms(target.name) or _SMS
+    sms = target.sms or _SMS
     arch = target.capability or target.name
     limit = target.shared_limit if config is None else None
-    return Device(arch, target.capability, sms, limit, tuned.has_descriptors(target.name))
+    return Device(arch, target.capability, sms, limit, has_descriptors(target.name))
 
 
 def all_through_tma(arguments: dict) -> bool:
@@ -225,21 +221,20 @@ def specialize(function, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
 
 def shipped_packed(target: Target, kernel: str, dtype: torch.dtype, precision: str) -> list[Build]:
     """Every kind of launch of a packed kernel on a target for one type: mode × layouts × aligned or not ×
-    configuration that ``get_config`` can return there, and the one of launches with a program for each tile."""
+    configuration that ``tuning.choose`` may return there."""
     assert dtype in IN_DTYPES
-    name = type_name(dtype, precision)
-    builds = []
+    scales = Scales.LINES if dtype.itemsize == 1 else Scales.NONE
+    gpu, builds = Gpu.of(device_of(target, None)), []
     for mode in MODES[kernel]:
         for (a, b), aligned in itertools.product(LAYOUTS[mode], (True, False)):
             options = dict(mode=mode, dtype=dtype, a_layout=a, b_layout=b, aligned=aligned, precision=precision)
             options["target"] = target
             uses_tma = " pointers" not in str(build_packed(kernel, **options))
-            configs = tuned.all_configs(_OPS[mode], name, target.name, uses_tma)
-            if mode == "k" and target.name == HOPPER and uses_tma and dtype.itemsize == 2:
-                configs += (ONE_TILE,)
-            for config in configs:
+            major = "k" if b == "col" or (mode == "k" and dtype.itemsize == 1) else "n"
+            kind = Kind("m" if mode == "n" else mode, major, dtype.itemsize, scales, precision)
+            for config in all_configs(kind, gpu, uses_tma):
                 limits = dict(capability=target.capability, shared_limit=target.shared_limit, uses_tma=uses_tma)
-                fitted = config.fitted(tuned.kernel_of(_OPS[mode]), TYPE_BYTES[name], **limits)
+                fitted = config.fitted(kernel, dtype.itemsize, **limits)
                 if fitted is not None:
                     builds.append(build_packed(kernel, config=fitted, **options))
     return list(dict.fromkeys(builds))

@@ -12,13 +12,10 @@ import torch
 from torch import Tensor
 
 from course_kernels.config import GemmConfig, LaunchOptions
-from course_kernels.dtypes import FP8
 from course_kernels.engine.access import Access, batch_access, flat_rows, load_access, ragged_access
 from course_kernels.engine.product import Problem, Product
 from course_kernels.engine.scaling import BLOCK, Blocks, Lines, blocks_restart, is_outer
-from course_kernels.engine.tuning import time_model
-from course_kernels.engine.tuning.defaults import with_block_scales
-from course_kernels.engine.tuning.lookup import get_config, kernel_of
+from course_kernels.engine.tuning import Extents, Gpu, Kind, choose
 from course_kernels.kernels.codes import Layout, Scales, Schedule
 from course_kernels.runtime import Device
 
@@ -71,8 +68,9 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
         c = ragged_access(out, uses_tma and row_step == 1, stored=True)
     else:
         c = batch_access(out, uses_tma)
-    op = "grouped_mm" if ragged else "grouped_mm_batch"
-    config = _resolve_config(problem, op, (rows, depth, columns, groups), mat_a, out, (a, b, c), device)
+    kind = _kind(problem, "m" if ragged else "batch", "k" if mat_b.stride(-2) == 1 else "n", mat_a)
+    extents = Extents(_average(problem, groups) if ragged else rows, columns, depth, groups)
+    config = _resolve_config(problem, kind, extents, out, (a, b, c), device)
     block_m, block_n, block_k = config.block
     blocks = _block_scales(problem, scale_a, scale_b, ("g", "m", "k"), ("g", "n", "k"))
     counter = None
@@ -121,7 +119,9 @@ def _transposed(problem: Problem, product: Product, out: Tensor, device: Device)
     # The hardware adds to float32; to others it would add rounded products, and round again. The interpreter cannot.
     adds = out.dtype == torch.float32 and device.num_sms is not None
     c = batch_access(out, uses_tma and (adds or not accumulate))
-    config = _resolve_config(problem, "grouped_mm_k", (rows, total, columns, groups), mat_a, out, (a, b, c), device)
+    kind = _kind(problem, "k", "k" if mat_a.element_size() == 1 else "n", mat_a)
+    extents = Extents(rows, columns, _average(problem, groups), groups)
+    config = _resolve_config(problem, kind, extents, out, (a, b, c), device)
     block_m, block_n, block_k = config.block
     blocks = _block_scales(problem, scale_a, scale_b, ("m", "k"), ("n", "k"))
     del blocks["B_LINES"]  # there are no others here than A's
@@ -151,9 +151,9 @@ def _masked(problem: Problem, product: Product, out: Tensor, device: Device) -> 
     reads_b = load_access(b, device.uses_tma and not problem.pack)
     rows = flat_rows(out)
     writes = ragged_access(rows if rows is not None else out, device.uses_tma and rows is not None, stored=True)
-    op = "masked_block" if type(scaling) is Blocks else "masked"
-    extents = problem.rows_per_group, problem.K, problem.N, problem.G
-    config = _resolve_config(problem, op, extents, a, out, (reads_a, reads_b, writes), device)
+    kind = _kind(problem, "masked", "n" if reads_b.kind == Layout.COL_MAJOR else "k", a)
+    extents = Extents(problem.rows_per_group, problem.N, problem.K, problem.G)
+    config = _resolve_config(problem, kind, extents, out, (reads_a, reads_b, writes), device)
     block_m, block_n, block_k = config.block
     scale_a, scale_b = (None, None) if scaling.a is None else _grouped_factors(scaling)
     arguments = dict(
@@ -239,10 +239,23 @@ def _programs(config: GemmConfig, max_tiles: int, device: Device, num_sms: int |
     return max(1, min(programs, max_tiles))
 
 
-def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) -> GemmConfig:
-    """The given configuration, or the tuned one with as many stages as the GPU's shared memory holds, launched as the
-    options ask for."""
-    kernel, sizes = kernel_of(op), (mat_a.element_size(), out.element_size())
+def _kind(problem: Problem, along: str, b_major: str, mat_a: Tensor) -> Kind:
+    """The kind of the product that the kernel computes."""
+    size = mat_a.element_size()
+    scaling = Scales.BLOCKS if problem.block_lines is not None else Scales.LINES if size == 1 else Scales.NONE
+    return Kind(along, b_major, size, scaling, problem.precision)
+
+
+def _average(problem: Problem, groups: int) -> float:
+    """The average group's ragged extent, of the rounded total: what came first must not decide for totals like it."""
+    return round(problem.rows_per_group * groups) / max(1, groups)
+
+
+def _resolve_config(
+    problem: Problem, kind: Kind, extents: Extents, out: Tensor, accesses, device: Device
+) -> GemmConfig:
+    """The given configuration, or the one that ``tuning.choose`` has, launched as the options ask for."""
+    sizes = kind.element_bytes, out.element_size()
     limits = dict(
         capability=device.capability, shared_limit=device.shared_limit, uses_tma=accesses[-1].has_descriptor,
         accumulate=problem.accumulate,
@@ -251,7 +264,7 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
     if isinstance(config, LaunchOptions):
         config, wanted = None, config
     if config is not None:
-        if reason := config.valid_for(kernel, *sizes, **limits):
+        if reason := config.valid_for(kind.kernel, *sizes, **limits):
             raise ValueError(f"config does not suit {reason}; got {config}")
         if problem.block_lines is not None and BLOCK % config.block_k:
             raise ValueError(
@@ -259,41 +272,14 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
                 f"got {config}"
             )
         return config
-    dtype = FP8 if mat_a.element_size() == 1 else mat_a.dtype
-    chosen = _choose(problem, op, extents, dtype, accesses, device, wanted.programs if wanted else None)
-    if problem.block_lines is not None and problem.mode != "masked":  # which has choices of its own for them
-        chosen = with_block_scales(chosen)
-    fitted = chosen.fitted(kernel, *sizes, **limits)
-    if fitted is None:
-        raise ValueError(f"no configuration suits this GPU: {chosen.valid_for(kernel, *sizes, **limits)}")
+    chosen = choose(
+        kind, extents, Gpu.of(device),
+        uses_tma=all(access.has_descriptor for access in accesses), stores_tma=accesses[-1].has_descriptor,
+        out_bytes=out.element_size(), accumulate=problem.accumulate, programs=wanted and wanted.programs,
+    )  # fmt: skip
     if wanted is None:
-        return fitted
-    launched = wanted.applied(fitted)
-    if reason := launched.valid_for(kernel, *sizes, **limits):
+        return chosen.config
+    launched = wanted.applied(chosen.config)
+    if reason := launched.valid_for(kind.kernel, *sizes, **limits):
         raise ValueError(f"config does not suit {reason}; got {wanted}")
     return launched
-
-
-def _choose(problem, op, extents, dtype, accesses, device: Device, programs: int | None) -> GemmConfig:
-    """The configuration that the time model expects to be the fastest, where it knows the GPU and the product; else the
-    table's. ``programs``: how many the caller asks for, or None."""
-    M, K, N, groups = extents
-    if problem.ragged is not None:  # what came first must not decide for totals like it
-        typical = problem.rows_per_group
-        M, K = (M, round(typical * groups)) if op == "grouped_mm_k" else (round(typical * groups), K)
-    uses_tma = all(access.has_descriptor for access in accesses)
-    if uses_tma:
-        major = "k" if accesses[1].kind == Layout.ROW_MAJOR else "n"
-        gpu = time_model.Gpu.of(device)
-        blocks = problem.block_lines is not None
-        if found := time_model.for_triton(op, M, K, N, groups, dtype, gpu, major, blocks, programs):
-            return found
-    return get_config(
-        op,
-        *(M, K, N, groups),
-        dtype=dtype,
-        arch=device.arch,
-        precision=problem.precision,
-        uses_tma=uses_tma,
-        accumulate=problem.accumulate,
-    )

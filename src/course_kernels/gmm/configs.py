@@ -8,15 +8,19 @@ from collections.abc import Mapping
 
 import torch
 
-from course_kernels import runtime
+from course_kernels import runtime, targets
 from course_kernels.config import GemmConfig, LaunchOptions, check_programs
 from course_kernels.contexts import is_compiling
+from course_kernels.dtypes import IN_DTYPES
 from course_kernels.engine.arguments import INTERPRETER_PROGRAMS
 from course_kernels.engine.product import typical_rows
-from course_kernels.engine.tuning import lookup as tuned
-from course_kernels.engine.tuning import time_model
+from course_kernels.engine.tuning import Extents, Gpu, Kind, choose
+from course_kernels.engine.tuning.gpus import UNKNOWN_BANDWIDTH
+from course_kernels.kernels.codes import Scales
+from course_kernels.targets import Arch
 
 FUNCTIONS = ("gmm", "ptgmm", "nptgmm")
+_UNKNOWN_SMS = 100  # of a GPU that is neither here nor known
 # As many as a launch can have; it is capped by the number of tiles.
 ONE_PROGRAM_PER_TILE = 2**31 - 1
 # Keys and the fields that they are. The result of the transposed functions is (K, N), and M is its depth.
@@ -114,10 +118,10 @@ def get_config(
     G: int,
     *,
     dtype: torch.dtype = torch.bfloat16,
-    arch: tuple[int, int] | int | str | None = None,
+    arch: Arch = None,
     accumulate: bool = False,
 ) -> dict[str, int]:
-    """The table's configuration of the Triton kernels for a shape, as AITER's dict.
+    """The chosen configuration of the Triton kernels for a shape, as AITER's dict.
 
     Args:
         gmm_type: "gmm", "ptgmm" or "nptgmm".
@@ -125,7 +129,7 @@ def get_config(
         K, N: extents of each group's weight.
         G: number of groups.
         dtype: of the operands.
-        arch: as in ``engine.tuning.lookup.get_config``. Default: this machine's GPU, or the interpreter without one.
+        arch: as in ``targets.canonical_arch``. Default: this machine's GPU, or the interpreter without one.
         accumulate: for products that are added to a 16-bit result of ptgmm or nptgmm.
 
     Returns:
@@ -138,40 +142,45 @@ def get_config(
         TypeError: an extent is no integer.
 
     Notes:
-        A launch makes the same choice: by ``engine.tuning.time_model`` for 16-bit operands on a Hopper GPU, else by
-        ``engine.tuning.lookup``, whose tables of gfx942 and gfx950 are starting values: nobody has measured them. AITER
-        ignores the shape; here it decides. On a Hopper GPU, ``backend="auto"`` computes
-        many products with a kernel in CuTe DSL that has configurations of its own.
+        A launch makes the same choice, by ``engine.tuning.choose``. For gfx942 and gfx950 rules choose, which nobody
+        has measured. AITER ignores the shape; here it decides. On a Hopper GPU, ``backend="auto"`` computes many
+        products with a kernel in CuTe DSL that has configurations of its own.
     """
     if gmm_type not in FUNCTIONS:
         raise ValueError(f"gmm_type must be one of {FUNCTIONS}, got {gmm_type!r}")
+    for name, extent in (("M", M), ("K", K), ("N", N), ("G", G)):
+        if not isinstance(extent, int) or isinstance(extent, bool):
+            raise TypeError(f"{name} must be an integer, got {type(extent).__name__}")
+        if extent < 0:
+            raise ValueError(f"{name} must not be negative, got {extent}")
+    if dtype not in IN_DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(map(str, IN_DTYPES))}, got {dtype!r}")
     here = runtime.Device.of(runtime.device())
-    name = tuned.canonical_arch(here.arch if arch is None else arch)
-    there = here if name == tuned.canonical_arch(here.arch) else None
-    if arch is None and here.num_sms is None:
-        sms = None
-    else:
-        sms = there.num_sms if there else tuned.num_sms(name)
-    gpu = None
-    if sms and tuned.has_descriptors(name):
-        gpu = time_model.Gpu.of(there) if there else time_model.Gpu(name, sms, time_model.UNKNOWN_BANDWIDTH)
-    return dict(_items(gmm_type, M, K, N, G, dtype, name, sms, gpu, bool(accumulate)))
+    name = targets.canonical_arch(here.arch if arch is None else arch)
+    gpu, sms = (Gpu.of(here), here.num_sms) if name == targets.canonical_arch(here.arch) else (None, None)
+    if gpu is None and name is not None:
+        sms = targets.num_sms(name)
+        gpu = Gpu(name, sms or _UNKNOWN_SMS, UNKNOWN_BANDWIDTH)
+    return dict(_items(gmm_type, M, K, N, G, dtype.itemsize, gpu, sms, bool(accumulate)))
 
 
 @functools.lru_cache(maxsize=4096)
-def _items(gmm_type, M, K, N, G, dtype, arch, sms, gpu, accumulate) -> tuple[tuple[str, int], ...]:
-    """The entries of ``get_config``. ``arch``: canonical."""
-    op, extents = ("grouped_mm", (M, K, N, G)) if gmm_type == "gmm" else ("grouped_mm_k", (K, M, N, G))
+def _items(
+    gmm_type: str, M: int, K: int, N: int, G: int, size: int, gpu: Gpu | None, sms: int | None, accumulate: bool
+) -> tuple[tuple[str, int], ...]:
+    """The entries of ``get_config``; ``sms``: of the GPU, if they are known."""
+    rows = round(typical_rows(M, G) * G) / max(1, G)
+    if gmm_type == "gmm":
+        kind, extents = Kind("m", "k", size, Scales.LINES if size == 1 else Scales.NONE), Extents(rows, N, K, G)
+    else:
+        kind, extents = Kind("k", "n", size), Extents(K, N, rows, G)
     # TMA adds only to float32, so a result of another dtype has no descriptor.
-    uses_tma = False if accumulate and gmm_type != "gmm" else None
-    config = tuned.get_config(op, *extents, dtype=dtype, arch=arch, uses_tma=uses_tma, accumulate=accumulate)
-    if uses_tma is None:
-        rows = round(typical_rows(M, G) * G)
-        asked = (rows, K, N, G) if gmm_type == "gmm" else (K, rows, N, G)
-        programs = ONE_PROGRAM_PER_TILE if gmm_type == "nptgmm" else None
-        config = time_model.for_triton(op, *asked, dtype, gpu, programs=programs) or config
+    added = accumulate and gmm_type != "gmm"
+    programs = ONE_PROGRAM_PER_TILE if gmm_type == "nptgmm" else None
+    uses_tma = False if added else None
+    config = choose(kind, extents, gpu, uses_tma=uses_tma, accumulate=added, programs=programs).config
     if config.programs is None and gmm_type != "nptgmm":
-        programs = INTERPRETER_PROGRAMS if arch is None else sms and sms * config.programs_per_sm
+        programs = INTERPRETER_PROGRAMS if gpu is None else sms and sms * config.programs_per_sm
         config = dataclasses.replace(config, programs=programs)
     found = {key: getattr(config, field) for key, field in _keys(gmm_type).items()}
     return tuple((key, value) for key, value in found.items() if value is not None and _OURS.get(key) != value)

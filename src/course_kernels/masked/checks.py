@@ -14,7 +14,7 @@ from course_kernels.engine.access import PACK_BYTES
 from course_kernels.engine.checks import BACKENDS, check_dense, check_device, check_num_sms
 from course_kernels.engine.product import Counts, Options, Problem, Product
 from course_kernels.engine.scaling import BLOCK, BLOCKS, UNSCALED, Blocks, Lines, Scaling
-from course_kernels.engine.tuning.defaults import Bucket
+from course_kernels.engine.tuning.defaults import rows_class
 from course_kernels.masked.shuffle import ShuffledWeight, check_weight, plain
 from course_kernels.memory import check_has_memory, check_written
 
@@ -133,11 +133,6 @@ def check_call(call: Call, options: Options, out: Tensor) -> tuple[Problem, Prod
     product = readable.product()
     assert product is not None  # of checked arguments
     return problem, product
-
-
-def rows_class(rows: int) -> int:
-    """Rows of a group as the choice of tiles sees them: 16, 32, 64, or the nearest power of two."""
-    return Bucket.of("masked", rows, 1, 1, 1).M
 
 
 def resolve_mark(weight, shuffled: bool | None) -> tuple[Tensor, bool]:

@@ -8,9 +8,9 @@ import torch
 from bench_stand_ins import TINY_8_BIT, product
 from course_kernels import runtime
 from course_kernels.bench import grouped, scaled
-from course_kernels.bench.configurations import SWEPT_8_BIT, Configured
 from course_kernels.bench.operands import make_operands
 from course_kernels.bench.rows import Row
+from course_kernels.bench.tuning.configured import SWEPT_8_BIT, Configured
 
 FP8 = scaled.DTYPE
 

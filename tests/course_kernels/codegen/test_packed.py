@@ -9,7 +9,6 @@ import torch
 
 import compiled
 from course_kernels import GemmConfig, codegen, runtime
-from course_kernels.bench import tune
 from course_kernels.codegen import TARGETS, build, shipped
 from course_kernels.codegen.packed import MODES, build_group_sums, specialized, stand_ins
 from course_kernels.codegen.spec import KERNELS, PACKED_KERNELS
@@ -18,12 +17,16 @@ from course_kernels.engine.arguments import prepare
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
 from course_kernels.engine.scaling import BLOCK_SCALINGS
-from course_kernels.engine.tuning import lookup as tuned
-from course_kernels.engine.tuning.defaults import candidates
+from course_kernels.engine.tuning import Extents, Gpu, Kind, choose
+from course_kernels.engine.tuning.candidates import offered
+from course_kernels.engine.tuning.chooser import all_configs
+from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
 from course_kernels.packed.checks import problem_of
 from course_kernels.runtime import Device
+from course_kernels.targets import has_descriptors
 
-MEASURED = ("bfloat16", "float8_e4m3fn", "tf32", "float32")
+MEASURED = ("sm_80", "sm_89", "sm_90", "sm_120")  # GPUs of all ways to read, and sizes of shared memory
+WITH_8_BIT = ("sm_89", "sm_90", "sm_120")
 WITH_BLOCKS = ("sm_90", "sm_100", "gfx942", "gfx950")
 IN_PART = ("sm_86", "sm_89", "sm_103", "sm_121")  # nearly as sm_80, sm_100 and sm_120
 CHIPLETS = ("gfx942", "gfx950")
@@ -47,23 +50,24 @@ def grid(target: str, everything=None) -> list:
     return list(found)[:: 9 if target in IN_PART else 1]
 
 
-def measured(dtype: str) -> list:
-    """Everything that the tuner measures of a type."""
-    found = {(c.op, c.b_layout, config) for c in tune.grid([dtype]) for config in candidates(c.op, c.bucket, c.dtype)}
-    options = dict(dtype="float32", precision="tf32") if dtype == "tf32" else dict(dtype=dtype)
-    specs = dict.fromkeys(
-        build("transposed", a_layout="col", config=config, **options)
-        if op == "grouped_mm_k"
-        else build("contiguous", b_layout=layout, config=config, **options)
-        for op, layout, config in sorted(found, key=str)
-    )
-    return list(specs)
+def measured(target: str) -> list:
+    """Every configuration that is measured on a GPU."""
+    specs, sms = [], TARGETS[target].sms or 100
+    for kind in (*KINDS, *KINDS_8_BIT):
+        if kind.element_bytes == 1 and target not in WITH_8_BIT:
+            continue
+        scaling = {0: {}, 1: {}, 2: dict(scaling="1x128 128x128")}[kind.scaling]
+        options = dict(dtype="float8_e4m3fn" if kind.element_bytes == 1 else "bfloat16", target=target) | scaling
+        options |= dict(a_layout="col") if kind.along == "k" else dict(b_layout="col" if kind.b_major == "k" else "row")
+        for config in offered(kind, Gpu(target, sms, 2.0), triton_only=True):
+            specs.append(build(kind.kernel, config=config, **options))
+    return list(dict.fromkeys(specs))
 
 
 def estimated(target: str) -> list:
     """Builds of which shared memory is estimated, with their configurations: with a bias, scales, a wide result, and
     pointers, whatever else goes through shared memory."""
-    there = tuned.has_descriptors(target)
+    there = has_descriptors(target)
     specs = []
     for config in (GemmConfig(128, 256, 64, 8, 4, 8, 1, 2), GemmConfig(128, 128, 32, 8, 2), GemmConfig(16, 64, 64, 4)):
         for kernel, options in (
@@ -103,13 +107,13 @@ def with_chiplets() -> list:
 
 def added(target: str) -> list:
     """Builds that add to the result's memory, of every configuration that is looked up for bfloat16."""
-    there = tuned.has_descriptors(target)
+    there = has_descriptors(target)
     limits = dict(capability=TARGETS[target].capability, shared_limit=TARGETS[target].shared_limit, accumulate=True)
     specs = []
     for out_dtype, c_layout in (("float32", "row"), ("bfloat16", "row"), ("float32", "col")):
         options = dict(a_layout="col", dtype="bfloat16", out_dtype=out_dtype, c_layout=c_layout, target=target)
         uses_tma = there and (out_dtype, c_layout) == ("float32", "row")
-        for config in tuned.all_configs("grouped_mm_k", "bfloat16", tuned.canonical_arch(target), uses_tma):
+        for config in all_configs(Kind("k", "n"), Gpu(target, TARGETS[target].sms or 132, 4.0), uses_tma):
             fitted = config.fitted("transposed", 2, 4 if out_dtype == "float32" else 2, uses_tma=uses_tma, **limits)
             if fitted is not None:
                 specs.append(build("transposed", accumulate=True, config=fitted, **options))
@@ -129,7 +133,7 @@ def group_sums() -> list:
 def block_scaled(target: str) -> list:
     """Scales of blocks: every pair of every mode, with the layouts of a layer, and without descriptors, in the
     configuration that a launch takes there."""
-    specs, there = [], tuned.has_descriptors(target)
+    specs, there = [], has_descriptors(target)
     for mode, scalings in BLOCK_SCALINGS.items():
         options = dict(kernel="transposed" if mode == "k" else "contiguous", mode=mode, dtype="float8_e4m3fn")
         options |= {"k": dict(a_layout="col"), "n": dict(c_layout="col")}.get(mode, dict(b_layout="col"))
@@ -144,7 +148,7 @@ def block_scaled(target: str) -> list:
 def recorded_pairs() -> list[compiled.Pair]:
     """What ``compiled`` keeps on record for this module."""
     pairs = [(spec, target) for target in TARGETS for spec in grid(target)]
-    pairs += [(spec, "sm_90") for dtype in MEASURED for spec in measured(dtype)]
+    pairs += [(spec, target) for target in MEASURED for spec in measured(target)]
     pairs += [(spec, target) for target in CHIPLETS for spec, _ in with_chiplets()]
     pairs += [(spec, target) for target in ADDING for spec in (*added(target), *group_sums())]
     pairs += [(spec, target) for target in WITH_BLOCKS for spec in block_scaled(target)]
@@ -182,9 +186,9 @@ def test_nothing_of_block_scales_is_compiled_without_them():
         assert spec.constexprs["A_LINES"] == 0
 
 
-@pytest.mark.parametrize("dtype", MEASURED)
-def test_what_the_tuner_measures_compiles_and_fits(dtype):
-    check([(spec, "sm_90") for spec in measured(dtype)])
+@pytest.mark.parametrize("target", MEASURED)
+def test_what_the_tuner_measures_compiles_and_fits(target):
+    check([(spec, target) for spec in measured(target)])
 
 
 @pytest.mark.parametrize("target", ADDING)
@@ -289,7 +293,7 @@ def test_descriptors_are_specialised_as_triton_does():
 
 def test_claims_and_bad_arguments():
     assert codegen.claims(build("contiguous", b_layout="col", config=GemmConfig(64, 64, 32, 8, 2, 8, 2))) == ()
-    config = tuned.get_config("grouped_mm", 512, 4096, 4096, 64, arch=90)
+    config = choose(Kind("m"), Extents(8, 4096, 4096, 64), Gpu("sm_90", 132, 4.0)).config
     assert "sm_90" in codegen.claims(build("contiguous", b_layout="col", config=config))
     assert {spec.kernel for spec in shipped("sm_90")} == set(KERNELS)
     with pytest.raises(ValueError, match=r"mode must be one of \('m', 'n', 'batch'\)"):

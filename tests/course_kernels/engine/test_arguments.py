@@ -7,9 +7,10 @@ import torch
 
 from course_kernels import GemmConfig
 from course_kernels.config import LaunchOptions
+from course_kernels.engine import arguments
 from course_kernels.engine.arguments import prepare
 from course_kernels.engine.options import Options
-from course_kernels.engine.tuning import time_model
+from course_kernels.engine.tuning import Choice, Extents, Gpu, Kind
 from course_kernels.engine.tuning.defaults import ONE_TILE
 from course_kernels.kernels.codes import Layout, Schedule, Store
 from course_kernels.packed.checks import problem_of
@@ -165,21 +166,19 @@ def test_configurations_leave_room_for_the_sums_of_a_block():
 
 
 @pytest.mark.parametrize("mode", ["m", "n"])
-def test_the_time_model_is_asked_about_scales_of_blocks(monkeypatch, mode):
+def test_the_chooser_is_asked_about_scales_of_blocks(monkeypatch, mode):
     asked, config = [], GemmConfig(32, 64, 128)
 
-    def for_triton(*arguments):
-        asked.append(arguments)
-        return config
+    def choose(*product, **launch):
+        asked.append(product)
+        assert launch == dict(uses_tma=True, stores_tma=True, out_bytes=2, accumulate=False, programs=None)
+        return Choice(config, 1.0, "")
 
-    monkeypatch.setattr(time_model, "for_triton", for_triton)
+    monkeypatch.setattr(arguments, "choose", choose)
     assert block_scaled(mode=mode).arguments["BLOCK_N"] == 64
     assert prepared().arguments["BLOCK_N"] == 64
-    fp8, bfloat16 = torch.float8_e4m3fn, torch.bfloat16
-    extents, gpu = (4096, 512, 512, 8), time_model.Gpu.of(H200)
-    assert asked == [
-        ("grouped_mm", *extents, fp8, gpu, "k", True, None), ("grouped_mm", *extents, bfloat16, gpu, "k", False, None)
-    ]  # fmt: skip
+    extents, gpu = Extents(512, 512, 512, 8), Gpu.of(H200)
+    assert asked == [(Kind.parse("m,k fp8 blocks"), extents, gpu), (Kind("m", "k"), extents, gpu)]
 
 
 def test_more_tiles_than_a_launch_can_count():

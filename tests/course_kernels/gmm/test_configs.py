@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course_kernels import GemmConfig, runtime
+from course_kernels import GemmConfig, runtime, targets
 from course_kernels.codegen import TARGETS
 from course_kernels.config import LaunchOptions
-from course_kernels.engine.tuning import lookup as tuned
-from course_kernels.engine.tuning import time_model
+from course_kernels.engine.tuning import Extents, Gpu, Kind, choose
+from course_kernels.engine.tuning.gpus import UNKNOWN_BANDWIDTH
 from course_kernels.gmm import get_config
 from course_kernels.gmm.configs import FUNCTIONS, ONE_PROGRAM_PER_TILE, as_config, launch_of
 
@@ -47,21 +47,22 @@ def test_what_is_looked_up_comes_back(function, arch):
     assert needed <= set(found) <= needed | {"GRID_DIM", "NUM_XCDS", "STORE_PARTS"}
     assert all(type(value) is int and value > 0 for value in found.values())
     config = as_config(function, found)
-    op, M, K = ("grouped_mm", 32768, 2048) if function == "gmm" else ("grouped_mm_k", 2048, 32768)
-    chosen = tuned.get_config(op, M, K, 1536, 64, arch=arch if arch or not runtime.has_gpu() else runtime.capability())
-    if arch == 90:  # as the launch chooses
-        gpu = time_model.Gpu("sm_90", 132, time_model.UNKNOWN_BANDWIDTH)
-        programs = ONE_PROGRAM_PER_TILE if function == "nptgmm" else None
-        chosen = time_model.for_triton(op, M, K, 1536, 64, torch.bfloat16, gpu, programs=programs)
+    kind, extents = Kind("m", "k"), Extents(512, 1536, 2048, 64)
+    if function != "gmm":
+        kind, extents = Kind("k", "n"), Extents(2048, 1536, 512, 64)
+    name, gpu = targets.canonical_arch(arch), Gpu.of(runtime.Device.of(runtime.device()))
+    if arch and not (gpu and gpu.arch == name):
+        gpu = Gpu(name, targets.num_sms(name) or 100, UNKNOWN_BANDWIDTH)
+    programs = ONE_PROGRAM_PER_TILE if function == "nptgmm" else None
+    chosen = choose(kind, extents, gpu, programs=programs).config  # as the launch chooses
     for name in ("block", "num_warps", "num_stages", "group_m", "store_parts", "num_xcds"):
         assert getattr(config, name) == getattr(chosen, name)
 
 
 def test_the_number_of_programs_is_that_of_the_gpu():
-    config = tuned.get_config("grouped_mm", 32768, 2048, 1536, 64, arch="gfx942")
-    assert get_config("gmm", 32768, 2048, 1536, 64, arch="gfx942")["GRID_DIM"] == 304 * config.programs_per_sm
-    config = tuned.get_config("grouped_mm", 32768, 2048, 1536, 64, arch="gfx950")
-    assert get_config("gmm", 32768, 2048, 1536, 64, arch="gfx950")["GRID_DIM"] == 256 * config.programs_per_sm
+    for arch, units in (("gfx942", 304), ("gfx950", 256)):
+        config = choose(Kind("m"), Extents(512, 1536, 2048, 64), Gpu(arch, units, UNKNOWN_BANDWIDTH)).config
+        assert get_config("gmm", 32768, 2048, 1536, 64, arch=arch)["GRID_DIM"] == units * config.programs_per_sm
     assert get_config("gmm", 32768, 2048, 1536, 64, arch=90)["GRID_DIM"] % 132 == 0
     assert "GRID_DIM" not in get_config("nptgmm", 32768, 2048, 1536, 64, arch=90)
     assert "GRID_DIM" not in get_config("gmm", 32768, 2048, 1536, 64, arch=75), "of an unknown GPU"

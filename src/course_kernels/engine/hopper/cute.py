@@ -30,8 +30,9 @@ from course_kernels.engine.hopper import compiled_cache, counters
 from course_kernels.engine.product import Counts, Ends, Problem, Product
 from course_kernels.engine.scaling import BLOCK, BLOCKS, LINES, ROW, Lines, blocks_restart, padded_columns
 from course_kernels.engine.signature import WINDOW_ROWS
-from course_kernels.engine.tuning import time_model
+from course_kernels.engine.tuning import Extents, Gpu, Kind, time_model
 from course_kernels.engine.whole_blocks import pack
+from course_kernels.kernels.codes import Scales
 from course_kernels.kernels.cute_sm90.config import (
     COOPERATIVE,
     LARGE_BLOCK_SCALED,
@@ -249,8 +250,8 @@ def _plan(
 
 def _copy_pays(problem: Problem, b: Tensor) -> bool:
     """Whether a copy of 8-bit weights and this kernel are expected to be faster than the Triton kernel."""
-    kind, rows = time_model.kind_of_8_bit("n", problem.block_lines is not None), problem.rows_per_group
-    estimate = time_model.fastest(kind, rows, problem.N, problem.K, problem.G, gpu_of(b.device))
+    kind, rows = Kind("m", "n", 1, _scales(problem.block_lines is not None)), problem.rows_per_group
+    estimate = time_model.fastest(kind, Extents(rows, problem.N, problem.K, problem.G), gpu_of(b.device))
     return estimate.backend == "cute" if estimate else rows >= COPIED_ROWS
 
 
@@ -349,9 +350,7 @@ def compiled(config: CuteConfig, form: Form, dtype: torch.dtype, out_dtype: torc
     return compiled_cache.compiled(config, form, dtype_name(dtype), dtype_name(out_dtype))
 
 
-def choose(
-    form: Form, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu | None
-) -> CuteConfig:
+def choose(form: Form, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: Gpu | None) -> CuteConfig:
     """The configuration for a product: the one that ``tuning.time_model`` expects to be the fastest.
 
     Args:
@@ -374,18 +373,18 @@ def choose(
     return CuteConfig(64, 128, 128, 1, 4, PINGPONG) if low else CuteConfig(128, 192, 64, 2, 4, PINGPONG)
 
 
-def _asked(form: Form, rows: float, size: tuple[int, int], depth: int, groups: int) -> tuple:
-    """Kind and extents of a product, as the time model takes them."""
-    if form.along == "k":
-        kind = "k,n" if form.operand_bytes > 1 else "k,k fp8"  # of which no times are known
-        return kind, size[0], size[1], rows, groups
-    kind = f"m,{form.b_major}"
-    if form.operand_bytes == 1:
-        kind = time_model.kind_of_8_bit(form.b_major, form.scaling == "blocks")
-    return kind, rows, size[1], depth, groups
+def _asked(form: Form, rows: float, size: tuple[int, int], depth: int, groups: int) -> tuple[Kind, Extents]:
+    """Kind and extents of a product, as the time model takes them. Of 8-bit operands along "k" no times are known."""
+    scaling = Scales.NONE if form.operand_bytes > 1 else _scales(form.scaling == "blocks")
+    extents = Extents(size[0], size[1], rows, groups) if form.along == "k" else Extents(rows, size[1], depth, groups)
+    return Kind(form.along, form.b_major, form.operand_bytes, scaling), extents
+
+
+def _scales(blocks: bool) -> Scales:
+    return Scales.BLOCKS if blocks else Scales.LINES
 
 
 @functools.cache
-def gpu_of(device: torch.device) -> time_model.Gpu | None:
+def gpu_of(device: torch.device) -> Gpu | None:
     """The properties of a GPU that the time model needs; None for a CPU."""
-    return time_model.Gpu.of(runtime.Device.of(device))
+    return Gpu.of(runtime.Device.of(device))

@@ -1,1 +1,12 @@
-"""Which configuration serves a packed product: tables, what stands in for them, defaults."""
+"""Which configuration serves a product, and why.
+
+``chooser.choose`` answers for the Triton kernels: by ``time_model``, with the constants of ``measured``, else by the
+rules of ``defaults``. ``explanation.explain`` says why. ``candidates``: what is measured, by ``bench.tuning``.
+"""
+
+from course_kernels.engine.tuning.chooser import Choice, choose
+from course_kernels.engine.tuning.explanation import explain
+from course_kernels.engine.tuning.gpus import Gpu
+from course_kernels.engine.tuning.kinds import Extents, Kind
+
+__all__ = ["Choice", "Extents", "Gpu", "Kind", "choose", "explain"]

@@ -1,59 +1,29 @@
-"""Configurations of the packed products known by hand: what is used where nothing was measured, and what is measured.
+"""Rules by hand: the configurations where no constants can exist, or none do yet.
 
-The 16-bit ones come from sweeps on an H200, in which 128×256×64 with 8 warps and 128×128×64 with 4 warps and two
-programs per SM were within 2 to 5 % of each other on large groups. 256×128, blocks of 128 along K with tiles 128 wide,
-and two 64×256 programs per SM were clearly worse and are not tried again.
+They serve the interpreter, launches in which not everything goes through a descriptor though the GPU has them, operands
+of 32 bits, and GPUs of which no relative was measured. The 16-bit ones come from sweeps on an H200; those of AMD's GPUs
+were never measured.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Mapping
 
+from course_kernels import targets
 from course_kernels.config import GemmConfig
+from course_kernels.engine.tuning.gpus import Gpu
+from course_kernels.engine.tuning.kinds import Extents, Kind
+from course_kernels.kernels.codes import Scales
 
-_LARGEST = 2**20
-_ROWS_OF_A_GROUP = ("grouped_mm_batch", "masked", "masked_block")  # ops whose M is not the total over the groups
-
-
-class Bucket(NamedTuple):
-    """Shapes that share a configuration: the average group's product and the number of groups, rounded.
-
-    The ragged extent is M, or K where the depth is ragged. Every extent is the nearest power of two by ratio (the edge
-    between 1024 and 2048 is 1024·√2, so sizes that jitter around a power of two stay in one bucket), except that few
-    rows are rounded up to what holds them: 16, 32 or 64 rows, since a tile should hold a group; from 65 rows on, 128
-    and more. Extents below 16 and above 2**20 count as these; groups from 1 to 4096.
-    """
-
-    M: int
-    N: int
-    K: int
-    G: int
-
-    @classmethod
-    def of(cls, op: str, M: int, K: int, N: int, G: int) -> Bucket:
-        """The bucket of a product; ``M`` or ``K`` is the total over all groups, as for ``lookup.get_config``."""
-        groups = _nearest(max(G, 1), 1, 4096)
-        if op == "grouped_mm_k":
-            return cls(_nearest(M), _nearest(N), _nearest(K, over=max(G, 1)), groups)
-        return cls(_rows(M, 1 if op in _ROWS_OF_A_GROUP else max(G, 1)), _nearest(N), _nearest(K), groups)
-
-    def __str__(self) -> str:
-        return f"{self.G} groups of {self.M}×{self.N}×{self.K} (M×N×K) each"
+FEW_ROWS = 64  # up to here, a tile holds a group
 
 
-def _nearest(extent: int, least: int = 16, most: int = _LARGEST, over: int = 1) -> int:
-    """The power of two that ``extent / over`` is nearest to by ratio: k where 2k - 1 <= log2(x²) < 2k + 1, in whole
-    numbers, so that no rounding decides at an edge."""
-    squared = extent * extent // (over * over)
-    return min(max(1 << (squared.bit_length() // 2), least), most)
-
-
-def _rows(total: int, groups: int) -> int:
-    for few in (16, 32, 64):
-        if total <= few * groups:
-            return few
-    return _nearest(total, 128, over=groups)
+def rows_class(rows: int) -> int:
+    """Rows of a group as choices by hand see them: 16, 32, 64, or the nearest power of two by ratio, up to 2**20. The
+    edge between 1024 and 2048 is 1024·√2, so numbers that jitter around a power of two are one."""
+    few = next((few for few in (16, 32, FEW_ROWS) if rows <= few), None)
+    return few or min(max(1 << ((rows * rows).bit_length() // 2), 128), 2**20)
 
 
 def _table(*rows) -> tuple[GemmConfig, ...]:
@@ -94,19 +64,8 @@ _POINTERS = {
     ))),
     "ieee": dict(zip((32, 64), _table((32, 32, 32, 4, 3, 8, 2, 1), (64, 64, 32, 8, 2, 8, 2, 1)))),
 }  # fmt: skip
-# With block scales a thread holds its accumulators twice, and a block of K lies within 128.
-_BLOCK_SCALED = {
-    True: dict(zip((16, 32, 64, 128), _table(
-        (16, 128, 128, 4, 5, 1, 1, 1), (32, 128, 128, 4, 4, 1, 1, 1), (64, 128, 128, 4, 4, 1, 1, 1),
-        (128, 128, 128, 8, 3, 8, 1, 1),
-    ))),
-    False: dict(zip((16, 32, 64, 128), _table(
-        (16, 64, 128, 4, 3, 1, 2, 1), (32, 64, 128, 4, 3, 1, 2, 1), (64, 64, 64, 8, 3, 8, 2, 1),
-        (128, 64, 64, 8, 3, 8, 1, 1),
-    ))),
-}  # fmt: skip
-_TWO_PER_SM = GemmConfig(128, 128, 64, 4, 3, 8, 2, 2)
-_SHORT_DEPTH = GemmConfig(128, 128, 64, 4, 3, 4, 2, 2)
+# The masked kernel with block scales and pointers: a thread holds its accumulators twice, and addresses beside them.
+_MASKED_BLOCKS = _POINTERS["fp8"] | dict(zip((128,), _table((128, 64, 64, 8, 3, 8, 1, 1))))
 # Where neither the chosen configuration nor fewer of its stages fit into the shared memory.
 _SMALLER = _table((128, 128, 32, 8, 3, 8, 1, 1), (64, 64, 32, 8, 2, 8, 2, 1), (32, 32, 32, 4, 2, 8, 2, 1))
 # For products along K in which every program has one tile. Such a program loads nothing while it stores. So three share
@@ -119,30 +78,90 @@ ONE_TILE_DEPTH = 1024
 NARROW = GemmConfig(64, 64, 32, 8, 2, 8, 2, 1)
 INTERPRETER = GemmConfig(32, 32, 32)
 
+# Tiles of AMD's GPUs for 16-bit operands, which compile without spilling and fit into the LDS: rows of a group → from
+# large to small; the last serves all larger groups. block_m, n, k, warps, programs an SM.
+_AMD_TILES = {
+    "gfx942": {
+        16: ((16, 128, 128, 4, 1), (16, 64, 128, 4, 2)), 32: ((32, 128, 64, 4, 2), (32, 64, 128, 4, 2)),
+        64: ((64, 128, 64, 4, 1), (64, 64, 64, 4, 2)),
+        128: ((256, 256, 32, 8, 1), (128, 256, 32, 8, 1), (128, 128, 64, 8, 1), (64, 128, 64, 4, 1),
+              (64, 64, 64, 4, 2)),
+    },
+    "gfx950": {
+        16: ((16, 128, 128, 4, 2), (16, 64, 128, 4, 2)), 32: ((32, 128, 128, 4, 2), (32, 64, 128, 4, 2)),
+        64: ((64, 128, 64, 4, 2), (64, 64, 64, 4, 2)),
+        128: ((128, 256, 64, 8, 1), (64, 128, 64, 4, 2), (64, 64, 64, 4, 2)),
+    },
+}  # fmt: skip
+_CHIPLETS = 8
 
-def _kind(dtype: str) -> str:
-    return {"float8_e4m3fn": "fp8", "float32": "ieee", "tf32": "tf32"}.get(dtype, "16-bit")
+
+def amd_configs(arch: str, along: str) -> Mapping[int, tuple[GemmConfig, ...]]:
+    """The configurations of an AMD GPU for 16-bit operands, by rows of a group, the largest tiles first; empty for an
+    architecture that nobody has tried. Along "k", 256×256 spills where it is added to a result."""
+    return {
+        rows: tuple(
+            GemmConfig(m, n, k, warps, 2, 1 if rows <= FEW_ROWS else 4, programs, num_xcds=_CHIPLETS)
+            for m, n, k, warps, programs in tiles
+            if not (along == "k" and m == 256)
+        )
+        for rows, tiles in _AMD_TILES.get(arch, {}).items()
+    }
 
 
-def defaults(op: str, bucket: Bucket, dtype: str, uses_tma: bool) -> tuple[GemmConfig, ...]:
-    """Configurations that are right where none was measured, the best first; the others are for less shared memory.
+def _amd(kind: Kind, extents: Extents, arch: str, sms: int) -> GemmConfig | None:
+    """The largest tile, no higher than a group, of which there is one for each place of the compute units; else the
+    smallest. A large tile reads less, and a small one gives every compute unit work."""
+    by_rows = amd_configs(arch, kind.along)
+    if not by_rows or kind.element_bytes != 2:
+        return None
+    M = round(extents.M) if kind.along == "k" else rows_class(round(extents.M))
+    few = min(rows for rows in by_rows if rows >= min(M, max(by_rows)))
+    configs = by_rows[max(by_rows) if kind.along == "k" else few]
+    for config in configs:
+        if config.block_m <= max(M, 16) and extents.G * config.tiles(M, extents.N) >= sms * config.programs_per_sm:
+            return config
+    return configs[-1]
 
-    Args:
-        op: one of ``lookup.OPS``.
-        dtype: one of ``dtypes.TYPE_BYTES``.
-        uses_tma: operands and result go through descriptors.
-    """
-    kind = _kind(dtype)
-    by_rows = (_DESCRIBED if uses_tma else _POINTERS)[kind]
-    if op == "masked_block" and kind == "fp8":
-        by_rows = _BLOCK_SCALED[uses_tma]
-    config = next((by_rows[rows] for rows in by_rows if bucket.M <= rows), list(by_rows.values())[-1])
-    if kind == "16-bit" and uses_tma:
-        if op == "grouped_mm_k" and bucket.M >= 128 and bucket.K <= 1024:
-            config = _SHORT_DEPTH
-        elif op != "grouped_mm_k" and bucket.M >= 128 and bucket.M * bucket.N * bucket.K * bucket.G >= 2**39:
-            config = _TWO_PER_SM
+
+def by_hand(kind: Kind, extents: Extents, gpu: Gpu | None, uses_tma: bool) -> tuple[GemmConfig, ...]:
+    """Configurations that are right where there are no constants, the best first; the others are for less shared
+    memory. ``uses_tma``: operands and result go through descriptors."""
+    if gpu is None:
+        return (INTERPRETER,)
+    if targets.is_amd(gpu.arch) and (config := _amd(kind, extents, gpu.arch, gpu.sms)):
+        return (config, *_halved(config))
+    if not targets.has_tensor_cores(gpu.arch):
+        return (NARROW,)
+    by_rows = _by_rows(kind, uses_tma)
+    config = next((by_rows[rows] for rows in by_rows if extents.M <= rows), list(by_rows.values())[-1])
     return (config, *_SMALLER)
+
+
+def _by_rows(kind: Kind, uses_tma: bool) -> Mapping[int, GemmConfig]:
+    if kind.along == "masked" and kind.scaling == Scales.BLOCKS and not uses_tma:
+        return _MASKED_BLOCKS
+    return (_DESCRIBED if uses_tma else _POINTERS)[kind.numbers]
+
+
+def all_by_hand(kind: Kind, gpu: Gpu | None, uses_tma: bool) -> tuple[GemmConfig, ...]:
+    """Every configuration that ``by_hand`` has first for a kind, a GPU and launches with or without descriptors."""
+    if gpu is None:
+        return (INTERPRETER,)
+    if targets.is_amd(gpu.arch) and kind.element_bytes == 2 and (by_rows := amd_configs(gpu.arch, kind.along)):
+        return tuple(dict.fromkeys(config for configs in by_rows.values() for config in configs))
+    return tuple(_by_rows(kind, uses_tma).values()) if targets.has_tensor_cores(gpu.arch) else (NARROW,)
+
+
+def _halved(config: GemmConfig) -> tuple[GemmConfig, ...]:
+    """Smaller and smaller tiles, each with its wider side halved, for products that are added: they leave room for the
+    result in the LDS."""
+    found: list[GemmConfig] = []
+    while config.block_m * config.block_n > 64 * 64:
+        wider = "block_n" if config.block_n >= config.block_m else "block_m"
+        config = dataclasses.replace(config, **{wider: getattr(config, wider) // 2})
+        found.append(config)
+    return tuple(found)
 
 
 def with_block_scales(config: GemmConfig) -> GemmConfig:
@@ -152,64 +171,3 @@ def with_block_scales(config: GemmConfig) -> GemmConfig:
     if config.block_m * config.block_n > 64 * 32 * config.num_warps:
         config = dataclasses.replace(config, block_n=min(config.block_n, 128), num_warps=8, programs_per_sm=1)
     return config
-
-
-_FEW_ROWS_16 = {
-    16: _table(
-        (16, 128, 128, 4, 4, 1, 1, 1), (16, 128, 128, 4, 3, 1, 1, 1), (16, 256, 64, 4, 5, 1, 1, 1),
-        (16, 64, 128, 4, 5, 1, 2, 1), (16, 128, 64, 4, 6, 1, 1, 1), (16, 128, 64, 4, 4, 1, 2, 1),
-    ),
-    32: _table(
-        (32, 128, 128, 4, 4, 1, 1, 1), (32, 128, 64, 4, 5, 1, 1, 1), (32, 256, 64, 4, 4, 1, 1, 1),
-        (32, 128, 64, 4, 4, 1, 2, 1), (64, 128, 128, 4, 4, 1, 1, 1),
-    ),
-    64: _table(
-        (64, 128, 128, 4, 3, 1, 1, 1), (64, 128, 128, 4, 4, 1, 1, 1), (64, 256, 64, 4, 4, 1, 1, 1),
-        (64, 128, 64, 4, 4, 1, 1, 1), (64, 128, 64, 4, 3, 1, 2, 2),
-    ),
-}  # fmt: skip
-_MANY_ROWS_16 = _table(
-    (128, 256, 64, 8, 4, 8, 1, 2), (128, 256, 64, 8, 4, 4, 1, 2), (128, 256, 64, 8, 3, 8, 1, 1),
-    (128, 128, 64, 4, 3, 8, 2, 2), (128, 128, 64, 4, 3, 4, 2, 2), (64, 256, 64, 4, 4, 8, 1, 2),
-    (64, 128, 64, 4, 3, 8, 2, 2),
-)  # fmt: skip
-_RAGGED_DEPTH_16 = _table(
-    (128, 256, 64, 8, 4, 8, 1, 2), (128, 256, 64, 8, 4, 4, 1, 2), (128, 128, 64, 4, 3, 8, 2, 2),
-    (128, 128, 64, 4, 3, 4, 2, 2), (128, 128, 32, 4, 4, 4, 2, 2), (64, 128, 64, 4, 3, 4, 2, 2),
-)  # fmt: skip
-# Few rows, many rows; what was measured least is tried over a wider range of tiles.
-_OTHERS = {
-    "fp8": (
-        _table((16, 128, 256, 4, 3, 1, 1, 1), (32, 128, 256, 4, 3, 1, 1, 1), (64, 64, 128, 4, 4, 1, 2, 1)),
-        _table((128, 128, 128, 8, 3, 8, 1, 1), (128, 128, 128, 4, 3, 4, 2, 2), (64, 128, 128, 4, 4, 8, 1, 2)),
-    ),
-    "fp8 in blocks": (
-        _table((16, 64, 128, 4, 5, 1, 2, 1), (32, 64, 128, 4, 5, 1, 2, 1), (64, 64, 128, 4, 4, 1, 2, 1)),
-        _table((128, 128, 128, 8, 4, 8, 1, 1), (64, 128, 128, 4, 4, 8, 1, 1), (128, 64, 128, 4, 4, 8, 1, 1)),
-    ),
-    "tf32": (
-        _table((16, 128, 32, 4, 5, 1, 1, 1), (32, 128, 32, 4, 5, 1, 1, 1), (64, 64, 32, 4, 4, 1, 2, 1)),
-        _table((128, 128, 32, 4, 2, 8, 2, 2), (128, 128, 32, 8, 3, 8, 1, 1), (64, 128, 32, 4, 4, 8, 1, 1)),
-    ),
-    "ieee": (
-        _table((32, 64, 32, 8, 3, 8, 1, 1), (32, 32, 32, 4, 3, 8, 2, 1)),
-        _table((64, 64, 32, 8, 2, 8, 2, 1), (64, 64, 16, 8, 3, 8, 2, 1)),
-    ),
-}  # fmt: skip
-
-
-def candidates(op: str, bucket: Bucket, dtype: str) -> tuple[GemmConfig, ...]:
-    """Configurations worth measuring where all goes through descriptors, the default first.
-
-    Each compiles for sm_90 without spilling registers, except those that the tests list.
-    """
-    kind, few = _kind(dtype), op != "grouped_mm_k" and bucket.M <= 64
-    if op == "masked_block" and kind == "fp8":
-        kind = "fp8 in blocks"
-    if kind == "16-bit":
-        found = _RAGGED_DEPTH_16 if op == "grouped_mm_k" else _FEW_ROWS_16.get(bucket.M, _MANY_ROWS_16)
-    else:
-        found = _OTHERS[kind][not few]
-        if few:
-            found = tuple(config for config in found if config.block_m in (bucket.M, 2 * bucket.M) or kind == "ieee")
-    return tuple(dict.fromkeys((defaults(op, bucket, dtype, uses_tma=True)[0], *found)))

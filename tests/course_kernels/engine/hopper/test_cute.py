@@ -18,7 +18,7 @@ from course_kernels.engine.hopper import compiled_cache, cute
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product, typical_rows
 from course_kernels.engine.signature import signature
-from course_kernels.engine.tuning import time_model
+from course_kernels.engine.tuning import Extents, Gpu, Kind, time_model
 from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, LARGE_BLOCK_SCALED, configs_for
 from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.packed import checks
@@ -27,7 +27,7 @@ from course_kernels.testing.grouped_cases import GroupedCase, build, check
 from cute_calls import call, call_scaled, cute_alone, form_of
 from packed_operands import Operands
 
-GPU = time_model.Gpu("sm_90", 132, 4.8)
+GPU = Gpu("sm_90", 132, 4.8)
 PLAIN, ROW_MAJOR, ALONG_K = Form(), Form("m", "n"), Form("k", "n")
 OF_LINES, OF_BLOCKS = (Form("m", "k", 1, scaling=scaling) for scaling in ("lines", "blocks"))
 DEEP_LINES, DEEP_BLOCKS = (each._replace(along="k") for each in (OF_LINES, OF_BLOCKS))
@@ -525,15 +525,15 @@ def test_a_choice_is_the_same_for_all_totals_of_a_signature(form):
 
 
 def test_groups_of_16_bits_take_what_the_time_model_expects_to_be_the_fastest():
-    for form, asked in ((PLAIN, ("m,k", 100, 2048, 1024, 8)), (ROW_MAJOR, ("m,n", 100, 2048, 1024, 8))):
-        expected = time_model.fastest(*asked, GPU, "cute").config
+    for form, kind in ((PLAIN, Kind("m", "k")), (ROW_MAJOR, Kind("m", "n"))):
+        expected = time_model.fastest(kind, Extents(100, 2048, 1024, 8), GPU, "cute").config
         assert cute.choose(form, 100, (800, 2048), 1024, 8, GPU) == expected
-    expected = time_model.fastest("k,n", 1536, 2048, 100, 8, GPU, "cute").config
+    expected = time_model.fastest(Kind("k", "n"), Extents(1536, 2048, 100, 8), GPU, "cute").config
     assert cute.choose(ALONG_K, 100, (1536, 2048), 0, 8, GPU) == expected
 
 
 def test_without_constants_for_a_gpu_there_is_a_choice_all_the_same():
-    other = time_model.Gpu("sm_99", 132, 4.8)
+    other = Gpu("sm_99", 132, 4.8)
     assert cute.choose(PLAIN, 100, (800, 2048), 1024, 8, other).why_not(PLAIN) is None
 
 
@@ -551,10 +551,11 @@ def test_auto_takes_it_where_it_is_expected_to_be_faster(monkeypatch):
     deep, d_out, *_ = along_k(total=300)
     sooner = {"m,k": "cute", "k,n": "cute"}
 
-    def fastest(kind, M, N, K, G, gpu, backend):
-        if kind not in sooner:
+    def fastest(kind, extents, gpu, backend):
+        if str(kind) not in sooner:
             return None
-        best = sooner[kind] if (K if kind == "k,n" else M) > 50 else "triton"
+        ragged = extents.K if kind.along == "k" else extents.M
+        best = sooner[str(kind)] if ragged > 50 else "triton"
         return time_model.Estimate(1.0 if backend == best else 2.0, backend, None)
 
     monkeypatch.setattr(time_model, "fastest", fastest)
@@ -601,9 +602,9 @@ def test_the_time_model_says_whether_a_copy_pays(monkeypatch, blocks, backend):
         scales = dict(scale_a=torch.ones(3 * rows, 1), scale_b=torch.ones(3, 1, 1)) if blocks else {}
         product = large(rows, **scales)
         assert is_offered(*product) == is_sooner(*product) == (backend == "cute")
-        copied = ("m,n fp8" + " blocks" * blocks, rows, 32, 40, 3, None)
+        copied = Kind.parse("m,n fp8" + " blocks" * blocks), Extents(rows, 32, 40, 3), None
         assert asked[0] == copied
-        assert {each[:6] for each in asked} <= {copied, (copied[0].replace("n", "k", 1), *copied[1:])}
+        assert {each[:3] for each in asked} <= {copied, (copied[0]._replace(b_major="k"), *copied[1:])}
         if backend == "cute":
             assert cute.offer(*product).asked == copied, "a copy and the kernel take the place of Triton's kernel"
         asked.clear()
@@ -622,7 +623,7 @@ def test_8_bit_products_take_what_the_time_model_expects_to_be_the_fastest(monke
 
     monkeypatch.setattr(time_model, "fastest", fastest)
     assert cute.choose(form, 100, (800, 2048), 1024, 8, GPU) == config
-    assert asked == [("m,k fp8" + " blocks" * blocks, 100, 2048, 1024, 8, GPU, "cute")]
+    assert asked == [(Kind.parse("m,k fp8" + " blocks" * blocks), Extents(100, 2048, 1024, 8), GPU, "cute")]
 
 
 def test_a_machine_without_the_gpu_is_told_so():

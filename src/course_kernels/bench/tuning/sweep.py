@@ -1,4 +1,4 @@
-"""Measure every configuration of both backends on many shapes: the data that the time model is fitted to.
+"""Measure every configuration on many shapes: the data that the time model is fitted to.
 
 Shapes are those of published models with several numbers of tokens, and random ones beside them. A configuration that
 cannot be the fastest, because its tiles would be nearly empty or because a group has dozens of them, is left out.
@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from course_kernels import runtime
 from course_kernels.bench import timing
 from course_kernels.bench.interface import one_line
 from course_kernels.bench.operands import make_operands
@@ -28,20 +29,17 @@ from course_kernels.bench.verification import count_unlike, count_wrong, exact_p
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, dtype_name
 from course_kernels.engine import launch as triton
-from course_kernels.engine.hopper import compiled_cache as cute_cache
-from course_kernels.engine.hopper import cute
-from course_kernels.engine.product import Operands, Options
+from course_kernels.engine.hopper import compiled_cache, cute
+from course_kernels.engine.options import Options
+from course_kernels.engine.product import Product
 from course_kernels.engine.scaling import BLOCK, ROW
-from course_kernels.engine.tuning import time_model
-from course_kernels.engine.tuning.defaults import with_block_scales
-from course_kernels.kernels.cute_sm90.config import (
-    CONFIGS,
-    CONFIGS_8_BIT,
-    CONFIGS_ALONG_K,
-    CONFIGS_BLOCK_SCALED,
-    CuteConfig,
-)
+from course_kernels.engine.tuning import Gpu, Kind, time_model
+from course_kernels.engine.tuning.candidates import Config, name_of, offered
+from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
+from course_kernels.kernels.codes import Scales
+from course_kernels.kernels.cute_sm90.config import CuteConfig
 from course_kernels.kernels.cute_sm90.form import Form
+from course_kernels.packed.checks import problem_of
 
 __all__ = [
     "KIND_OF_PASS",
@@ -50,17 +48,17 @@ __all__ = [
     "Made",
     "compile_ahead",
     "failures",
+    "here",
     "launch",
     "made",
     "measure",
-    "offered",
     "random_rows",
 ]
 
 PASSES = ("forward", "dA", "dB")
 PASSES_8_BIT = ("forward fp8", "forward fp8 blocks", "dA fp8", "dA fp8 blocks")
 # As the time model names products.
-KIND_OF_PASS = dict(zip((*PASSES, *PASSES_8_BIT), (*time_model.KINDS, *time_model.KINDS_8_BIT)))
+KIND_OF_PASS = dict(zip((*PASSES, *PASSES_8_BIT), (*KINDS, *KINDS_8_BIT)))
 REPEATS = 7
 # Of products from so many FLOP on, which would take most of a sweep. Three were too few on an H200.
 _LARGE, _REPEATS_LARGE = 1e12, 5
@@ -70,56 +68,11 @@ _PROCESSES, _THREADS = 12, 16  # that compile, at most
 # Triton kernel's tensor cores.
 _UNITS = {2: 2.0**-7, 1: 2.0**-5}
 
-CUTE_M, CUTE_K, CUTE_8_BIT, CUTE_BLOCKS = CONFIGS, CONFIGS_ALONG_K, CONFIGS_8_BIT, CONFIGS_BLOCK_SCALED
-# block_m, block_n, block_k, warps, stages, strips of, programs an SM, parts of a store
-TRITON_M = tuple(
-    GemmConfig(*row)
-    for row in (
-        (128, 256, 64, 8, 4, 8, 1, 2), (64, 256, 64, 4, 4, 8, 1, 2), (64, 128, 64, 4, 3, 8, 2, 2),
-        (64, 128, 128, 4, 3, 1, 1, 1), (32, 128, 128, 4, 4, 1, 1, 1),
-        (16, 128, 128, 4, 4, 1, 1, 1), (16, 64, 128, 4, 5, 1, 2, 1),
-    )
-)  # fmt: skip
-TRITON_K = tuple(
-    GemmConfig(*row)
-    for row in ((128, 256, 64, 8, 4, 8, 1, 2), (128, 128, 64, 4, 3, 4, 2, 2), (128, 128, 32, 4, 4, 4, 2, 2))
-)
-TRITON_8_BIT = tuple(
-    GemmConfig(*row)
-    for row in (
-        (16, 128, 128, 4, 5, 1, 1, 1), (16, 64, 128, 4, 5, 1, 2, 1), (32, 128, 128, 4, 4, 1, 1, 1),
-        (64, 128, 128, 4, 4, 1, 1, 1), (64, 128, 128, 4, 4, 8, 1, 2), (128, 128, 128, 4, 3, 8, 2, 2),
-        (128, 128, 128, 8, 3, 8, 1, 1),
-    )
-)  # fmt: skip
-TRITON_BLOCKS = tuple(dict.fromkeys(map(with_block_scales, TRITON_8_BIT)))
 
-
-Config = CuteConfig | GemmConfig
-
-
-def offered(kind: str) -> tuple[Config, ...]:
-    """The configurations that the library may choose for products of a kind. The kernel in CuTe DSL computes no kind
-    "m,n fp8": there the time model adds a copy to its time for "m,k fp8"."""
-    if "fp8" in kind:
-        blocks = kind.endswith("blocks")
-        of_cute = () if kind[2] == "n" else CUTE_BLOCKS if blocks else CUTE_8_BIT
-        return (*of_cute, *(TRITON_BLOCKS if blocks else TRITON_8_BIT))
-    return (*CUTE_K, *TRITON_K) if kind[0] == "k" else (*CUTE_M, *TRITON_M)
-
-
-def by_name(kind: str) -> dict[str, Config]:
-    """``offered``, by the names that records know them by."""
-    return {name_of(config): config for config in offered(kind)}
-
-
-def name_of(config: Config) -> str:
-    """Short name, for records."""
-    if isinstance(config, CuteConfig):
-        return f"cute {config.name}"
-    c = config
-    fields = c.block_m, c.block_n, c.block_k, c.num_warps, c.num_stages, c.group_m, c.programs_per_sm, c.store_parts
-    return "triton " + "_".join(map(str, fields))
+def here(triton_only: bool = False) -> dict[Kind, tuple[Config, ...]]:
+    """The configurations that are measured on the current GPU, by kind."""
+    gpu = Gpu.of(runtime.Device.of(torch.device(DEVICE)))
+    return {kind: offered(kind, gpu, triton_only or not cute.installed()) for kind in (*KINDS, *KINDS_8_BIT)}
 
 
 def random_rows(
@@ -152,15 +105,13 @@ class Made(NamedTuple):
     """The operands of a pass and memory for its result.
 
     Attributes:
-        operands, out: as kernels take them.
+        product, out: as kernels take them.
         sizes: rows of each group.
-        scaling: as in ``Options``.
     """
 
-    operands: Operands
+    product: Product
     out: Tensor
     sizes: tuple[int, ...]
-    scaling: str = ROW
 
 
 def made(row: Row, passes: Sequence[str], device: torch.device | str = DEVICE) -> Iterator[tuple[str, Made]]:
@@ -173,7 +124,7 @@ def made(row: Row, passes: Sequence[str], device: torch.device | str = DEVICE) -
         }  # fmt: skip
         for name in sixteen:
             mat_a, mat_b, out = of[name]
-            yield name, Made(Operands(mat_a, mat_b, o.offs), out, o.sizes)
+            yield name, Made(Product.packed(mat_a, mat_b, o.offs), out, o.sizes)
         del o, of, mat_a, mat_b, out
     for form in ("forward", "dA"):
         eight = [name for name in passes if name.startswith(f"{form} fp8")]
@@ -186,7 +137,8 @@ def made(row: Row, passes: Sequence[str], device: torch.device | str = DEVICE) -
             scales, scaling = (o.scale_a, o.scale_b), ROW
             if name.endswith("blocks"):
                 scales, scaling = _block_scales(turned, device), cute.BLOCKS
-            yield name, Made(Operands(o.a, mat_b, o.offs, None, *scales), o.out, o.sizes, scaling)
+            product = Product.packed(o.a, mat_b, o.offs, None, *scales, scaling=scaling)
+            yield name, Made(product, o.out, o.sizes)
 
 
 def _block_scales(row: Row, device: torch.device | str) -> tuple[Tensor, Tensor]:
@@ -200,35 +152,35 @@ def _block_scales(row: Row, device: torch.device | str) -> tuple[Tensor, Tensor]
     return of_a, of_b[..., :deep].mT
 
 
-def launch(product: Made, config: Config) -> Callable[[], object] | None:
+def launch(made: Made, config: Config) -> Callable[[], object] | None:
     """The call that computes a product in a configuration; None where its kernel does not take the operands."""
-    operands, out, _, scaling = product
+    product, out, _ = made
     if isinstance(config, GemmConfig):
-        return lambda: triton.multiply(operands, out, Options(out.dtype, config=config, scaling=scaling))
-    form = cute.match_form(operands, out, scaling=scaling)
-    return form and (lambda: cute.multiply(operands, out, form, config))
+        problem = problem_of(product, Options(out.dtype, config=config))
+        return lambda: triton.multiply(problem, product, out)
+    form = cute.match_form(product, out)
+    return form and (lambda: cute.multiply(product, out, form, config))
 
 
-def _suited(row: Row, kind: str, among: Mapping[str, Sequence[Config]] | None) -> list[Config]:
-    """The configurations of a kind that are measured on a row, by default of those ``offered``."""
-    rows = row.total_m / row.groups
-    return [each for each in (among[kind] if among else offered(kind)) if time_model.suits(each, kind, rows)]
+def _suited(row: Row, kind: Kind, among: Mapping[Kind, Sequence[Config]]) -> list[Config]:
+    """The configurations of a kind that are measured on a row."""
+    return [each for each in among[kind] if time_model.suits(each, kind, row.total_m / row.groups)]
 
 
-def _form_of(kind: str) -> Form:
+def _form_of(kind: Kind) -> Form:
     """The form of products of a kind."""
-    scaling = "blocks" if kind.endswith("blocks") else "lines" if "fp8" in kind else "none"
-    return Form(kind[0], kind[2], 1 if "fp8" in kind else 2, scaling=scaling)
+    scaling = {Scales.NONE: "none", Scales.LINES: "lines", Scales.BLOCKS: "blocks"}[kind.scaling]
+    return Form(kind.along, kind.b_major, kind.element_bytes, scaling=scaling)
 
 
 def _compile(config: CuteConfig, form: Form) -> None:
-    cute_cache.compiled(config, form, dtype_name(FP8) if form.operand_bytes == 1 else "bfloat16", "bfloat16")
+    compiled_cache.compiled(config, form, dtype_name(FP8) if form.operand_bytes == 1 else "bfloat16", "bfloat16")
 
 
 def compile_ahead(
     rows: Sequence[Row],
     passes: Sequence[str] = PASSES,
-    among: Mapping[str, Sequence[Config]] | None = None,
+    among: Mapping[Kind, Sequence[Config]] | None = None,
     tell: Callable[[str], object] = print,
 ) -> None:
     """Compile what ``measure`` will run, several kernels at a time: those in CuTe DSL in other processes, which keep
@@ -238,6 +190,7 @@ def compile_ahead(
     """
     jobs: dict[tuple[CuteConfig, Form], None] = {}
     tiny: dict[tuple, tuple[Row, str, GemmConfig]] = {}
+    among = among or here()
     for row in rows:
         for pass_name in passes:
             kind = KIND_OF_PASS[pass_name]
@@ -271,12 +224,12 @@ def compile_ahead(
     torch.cuda.synchronize()
 
 
-def _check(product: Made, first: Tensor | None) -> None:
+def _check(made: Made, first: Tensor | None) -> None:
     """Raise ValueError unless a result is the float64 product, or, within twice its bound, the first one that was."""
-    out, unit = product.out, _UNITS[product.operands.mat_a.element_size()]
+    out, unit = made.out, _UNITS[made.product.a.element_size()]
     if first is None:
-        groups = out.unbind() if out.dim() == 3 else out.split(product.sizes)
-        wrong = sum(count_wrong(groups, exact_products(product.operands, product.sizes, product.scaling != ROW), unit))
+        groups = out.unbind() if out.dim() == 3 else out.split(made.sizes)
+        wrong = sum(count_wrong(groups, exact_products(made.product, made.sizes), unit))
     else:
         # Most are the same bit for bit, and few launches say so.
         wrong = 0 if torch.equal(out, first) else count_unlike(out, first, 2 * unit)
@@ -289,7 +242,7 @@ def measure(
     passes: Sequence[str] = PASSES,
     repeats: int = REPEATS,
     seconds: float = float("inf"),
-    among: Mapping[str, Sequence[Config]] | None = None,
+    among: Mapping[Kind, Sequence[Config]] | None = None,
     tell: Callable[[str], object] = print,
 ) -> dict:
     """Times of all configurations.
@@ -300,14 +253,14 @@ def measure(
     Args:
         rows, passes, repeats: what is measured, and how often; five times at most from 1e12 FLOP on.
         seconds: after them no row begins.
-        among: the configurations for each kind of product; by default those ``offered``.
+        among: the configurations for each kind of product; by default those of ``here``.
         tell: gets a line about each pass.
 
     Returns:
         row → {"sizes", "N", "K", pass → {"us": name → median, "failed": name → reason}}. Rows after ``seconds`` are
         left out.
     """
-    found, began = {}, time.monotonic()
+    found, began, among = {}, time.monotonic(), among or here()
     for row in rows:
         if time.monotonic() - began > seconds:
             break

@@ -9,36 +9,32 @@ import types
 import pytest
 import torch
 
-from course_kernels.bench import candidates, timing
+from course_kernels.bench import timing
 from course_kernels.bench.rows import Row
+from course_kernels.bench.tuning import sweep
 from course_kernels.bench.verification import exact_products
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8
 from course_kernels.engine import launch as triton
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.tuning import time_model
+from course_kernels.engine.tuning import Gpu, Kind, time_model
+from course_kernels.engine.tuning.candidates import name_of, offered
+from course_kernels.kernels.codes import Scales
 from course_kernels.kernels.cute_sm90.config import CuteConfig
-from course_kernels.kernels.cute_sm90.form import Form
 
 ROW = Row("small", "3 experts, N 64, K 48", (20, 0, 30), 64, 48, "compute")
-
-
-def test_names_tell_configurations_apart():
-    for kind in candidates.KIND_OF_PASS.values():
-        found = candidates.by_name(kind)
-        assert len(found) == len(set(found.values()))
-        assert {name.split()[0] for name in found} - {"cute"} == {"triton"}
+AMONG = {kind: offered(kind, Gpu("sm_90", 132, 4.8)) for kind in sweep.KIND_OF_PASS.values()}
 
 
 def test_random_rows_are_the_same_everywhere_and_not_too_large():
-    found = candidates.random_rows(20)
-    assert [row.sizes for row in found] == [row.sizes for row in candidates.random_rows(20)]
+    found = sweep.random_rows(20)
+    assert [row.sizes for row in found] == [row.sizes for row in sweep.random_rows(20)]
     assert all(0 < row.flops <= 2e12 and row.N % 8 == row.K % 8 == 0 for row in found)
 
 
 def test_random_rows_of_few_groups_are_one_to_four_large_ones():
     """A shared B makes one group of all rows, so a model that knows no such group has to guess."""
-    found, others = candidates.random_rows(40, few_groups=True), candidates.random_rows(40)
+    found, others = sweep.random_rows(40, few_groups=True), sweep.random_rows(40)
     assert {len(row.sizes) for row in found} == {1, 2, 3, 4}
     means = [row.total_m / row.groups for row in found]
     assert 700 <= min(means) < 2048
@@ -70,7 +66,8 @@ def on_a_cpu(monkeypatch):
         def __init__(self, function):
             self.replay = function
 
-    monkeypatch.setattr(candidates, "DEVICE", "cpu")
+    monkeypatch.setattr(sweep, "DEVICE", "cpu")
+    monkeypatch.setattr(sweep, "here", lambda: AMONG)
     monkeypatch.setattr(cute, "multiply", by_cute)
     monkeypatch.setattr(triton, "multiply", lambda given, out, options: multiply(given, out, scaling=options.scaling))
     monkeypatch.setattr(timing, "capture", lambda function, warmups: Replayed(function))
@@ -80,9 +77,9 @@ def on_a_cpu(monkeypatch):
 
 
 def test_all_that_suit_are_measured(on_a_cpu, capsys):
-    entry = candidates.measure([ROW], tuple(candidates.KIND_OF_PASS))["small"]
-    for pass_name, kind in candidates.KIND_OF_PASS.items():
-        suited = {name for name, config in candidates.by_name(kind).items() if time_model.suits(config, kind, 50 / 3)}
+    entry = sweep.measure([ROW], tuple(sweep.KIND_OF_PASS))["small"]
+    for pass_name, kind in sweep.KIND_OF_PASS.items():
+        suited = {name_of(each) for each in AMONG[kind] if time_model.suits(each, kind, 50 / 3)}
         assert set(entry[pass_name]["us"]) == suited
         assert set(entry[pass_name]["us"].values()) == {2.0}
         assert entry[pass_name]["failed"] == {}
@@ -92,69 +89,70 @@ def test_all_that_suit_are_measured(on_a_cpu, capsys):
 
 @pytest.mark.parametrize("pass_name", ["forward", "forward fp8", "forward fp8 blocks"])
 def test_a_wrong_result_is_noted_and_not_timed(on_a_cpu, pass_name):
-    configs = candidates.offered(candidates.KIND_OF_PASS[pass_name])
+    configs = AMONG[sweep.KIND_OF_PASS[pass_name]]
     bad = [each for each in configs if isinstance(each, CuteConfig) and each.tile_m == 64][-1]
     on_a_cpu.append(bad)
-    found = candidates.measure([ROW], passes=[pass_name])
-    assert list(found["small"][pass_name]["failed"]) == [candidates.name_of(bad)]
-    assert candidates.name_of(bad) not in found["small"][pass_name]["us"]
-    reason = candidates.failures(found)[f"small, {pass_name}"][candidates.name_of(bad)]
+    found = sweep.measure([ROW], passes=[pass_name])
+    assert list(found["small"][pass_name]["failed"]) == [name_of(bad)]
+    assert name_of(bad) not in found["small"][pass_name]["us"]
+    reason = sweep.failures(found)[f"small, {pass_name}"][name_of(bad)]
     assert reason == "ValueError: 1 of 3200 elements are wrong"
 
 
 def test_a_kernel_that_leaves_another_ones_result_is_noted(on_a_cpu, monkeypatch):
-    first, *others = [each for each in candidates.offered("m,n fp8") if time_model.suits(each, "m,n fp8", 50 / 3)]
+    kind = Kind.parse("m,n fp8")
+    first, *others = [each for each in AMONG[kind] if time_model.suits(each, kind, 50 / 3)]
 
     def lazy(operands, out, options):
         if options.config == first:
             multiply(operands, out)
 
     monkeypatch.setattr(triton, "multiply", lazy)
-    entry = candidates.measure([ROW], passes=["dA fp8"])["small"]["dA fp8"]
-    assert list(entry["us"]) == [candidates.name_of(first)]
-    assert list(entry["failed"]) == list(map(candidates.name_of, others))
+    entry = sweep.measure([ROW], passes=["dA fp8"])["small"]["dA fp8"]
+    assert list(entry["us"]) == [name_of(first)]
+    assert list(entry["failed"]) == list(map(name_of, others))
     assert set(entry["failed"].values()) == {"ValueError: 2400 of 2400 elements are wrong"}
 
 
 def test_time_that_is_up_leaves_rows_out(on_a_cpu):
-    assert candidates.measure([ROW], seconds=-1.0) == {}
+    assert sweep.measure([ROW], seconds=-1.0) == {}
 
 
 def test_operands_of_a_row_suit_the_hopper_kernel():
-    for pass_name, product in candidates.made(ROW, tuple(candidates.KIND_OF_PASS), "cpu"):
-        form = cute.match_form(product.operands, product.out, scaling=product.scaling)
-        kind = candidates.KIND_OF_PASS[pass_name]
-        offered = [each for each in candidates.offered(kind) if isinstance(each, CuteConfig)]
+    for pass_name, made in sweep.made(ROW, tuple(sweep.KIND_OF_PASS), "cpu"):
+        form = cute.match_form(made.product, made.out)
+        kind = sweep.KIND_OF_PASS[pass_name]
+        offered = [each for each in AMONG[kind] if isinstance(each, CuteConfig)]
         assert bool(form) == bool(offered)
-        if "fp8" in kind:
-            assert product.operands.mat_a.dtype == FP8
-            assert form is None or time_model.kind_of_8_bit(form.b_major, form.scaling == "blocks") == kind
+        if kind.element_bytes == 1:
+            assert made.product.a.dtype == FP8
+            assert form is None or form == sweep._form_of(kind)
             assert form is None or all(each.why_not(form) is None for each in offered)
 
 
 def test_extents_that_descriptors_do_not_have_make_no_8_bit_product():
     row = dataclasses.replace(ROW, K=40)
-    assert [name for name, _ in candidates.made(row, tuple(candidates.KIND_OF_PASS), "cpu")] == list(candidates.PASSES)
+    assert [name for name, _ in sweep.made(row, tuple(sweep.KIND_OF_PASS), "cpu")] == list(sweep.PASSES)
 
 
-@pytest.mark.parametrize("pass_name", candidates.PASSES_8_BIT)
+@pytest.mark.parametrize("pass_name", sweep.PASSES_8_BIT)
 def test_configurations_of_triton_compute_8_bit_products(pass_name):
     """In the interpreter, with every height of tile."""
     row = Row("tiny", "2 experts", (5, 12), 144, 160, "memory")
-    ((_, product),) = candidates.made(row, [pass_name], "cpu")
-    configs = candidates.offered(candidates.KIND_OF_PASS[pass_name])
+    ((_, product),) = sweep.made(row, [pass_name], "cpu")
+    configs = AMONG[sweep.KIND_OF_PASS[pass_name]]
     by_height = {each.block_m: each for each in configs if isinstance(each, GemmConfig)}
     assert set(by_height) == {16, 32, 64, 128}
     for config in by_height.values():
         product.out.fill_(float("nan"))
-        candidates.launch(product, config)()
-        candidates._check(product, None)
+        sweep.launch(product, config)()
+        sweep._check(product, None)
     first = product.out.clone()
-    candidates._check(product, first)
+    sweep._check(product, first)
     product.out[3, 5] += 100.0
     for other in (None, first):
         with pytest.raises(ValueError, match=f"1 of {first.numel()} elements are wrong"):
-            candidates._check(product, other)
+            sweep._check(product, other)
 
 
 def test_kernels_are_compiled_before_they_are_measured(monkeypatch):
@@ -173,24 +171,25 @@ def test_kernels_are_compiled_before_they_are_measured(monkeypatch):
         launched.append((product.operands.mat_a.dtype, product.operands.mat_a.shape, config, product.scaling))
         return lambda: None
 
-    monkeypatch.setattr(candidates, "DEVICE", "cpu")
-    monkeypatch.setattr(candidates, "ProcessPoolExecutor", Pool)
-    monkeypatch.setattr(candidates, "launch", launch)
+    monkeypatch.setattr(sweep, "DEVICE", "cpu")
+    monkeypatch.setattr(sweep, "here", lambda: AMONG)
+    monkeypatch.setattr(sweep, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(sweep, "launch", launch)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     same = dataclasses.replace(ROW, name="same", sizes=(10, 20, 30, 40), N=4096, K=1024)
     told = []
-    candidates.compile_ahead([ROW, same], ["forward", "forward fp8", "forward fp8 blocks"], tell=told.append)
-    for kind, scaling in {"m,k": "none", "m,k fp8": "lines", "m,k fp8 blocks": "blocks"}.items():
-        suited = [each for each in candidates.offered(kind) if time_model.suits(each, kind, 20.0)]
+    sweep.compile_ahead([ROW, same], ["forward", "forward fp8", "forward fp8 blocks"], tell=told.append)
+    for kind in map(Kind.parse, ("m,k", "m,k fp8", "m,k fp8 blocks")):
+        suited = [each for each in AMONG[kind] if time_model.suits(each, kind, 20.0)]
         cute_jobs = [each for each in suited if isinstance(each, CuteConfig)]
-        form = Form("m", "k", 1 if "fp8" in kind else 2, scaling=scaling)
+        form = sweep._form_of(kind)
         wanted = {
             (each, form._replace(whole_rounds=each.whole_rounds(K, form))) for each in cute_jobs for K in (ROW.K, 1024)
         }
         assert {job for job in compiled if job[1].scaling == form.scaling} == wanted
-        assert {form.whole_rounds for _, form in wanted} == {False, kind.endswith("blocks")}
+        assert {form.whole_rounds for _, form in wanted} == {False, kind.scaling == Scales.BLOCKS}
     assert len(compiled) == len(set(compiled))
     assert len(launched) == len(set(launched)), "four groups are compiled with three"
     assert {tuple(shape) for _, shape, *_ in launched} == {(48, 256)}

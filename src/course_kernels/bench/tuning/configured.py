@@ -13,9 +13,9 @@ from course_kernels.bench.operands import Operands
 from course_kernels.bench.providers import Ours
 from course_kernels.bench.rows import Row
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.product import Operands as Product
-from course_kernels.engine.product import typical_rows
-from course_kernels.engine.tuning import time_model
+from course_kernels.engine.product import Product, typical_rows
+from course_kernels.engine.tuning import Gpu
+from course_kernels.engine.tuning.gpus import UNKNOWN_BANDWIDTH
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,
@@ -72,12 +72,12 @@ class Configured(Ours):
         few_rows = sum(o.sizes) <= cute.FEW_ROWS * len(o.sizes)
 
         def candidate(mat_a: Tensor, mat_b: Tensor, out: Tensor, **scales) -> dict[str, Callable[[], Tensor]]:
-            form = cute.match_form(Product(mat_a, mat_b, o.offs, **scales), out)
+            form = cute.match_form(Product.packed(mat_a, mat_b, o.offs, **scales), out)
             if form is None or not self._suits(form.along, few_rows):
                 return {}
 
             def run() -> Tensor:
-                cute.multiply(Product(mat_a, mat_b, o.offs, **scales), out, form, self.config)
+                cute.multiply(Product.packed(mat_a, mat_b, o.offs, **scales), out, form, self.config)
                 return out
 
             return {"": run}
@@ -110,7 +110,7 @@ def chosen(row: Row, pass_name: str, operand_bytes: int = 2) -> CuteConfig:
         "dA": (Form("m", "n"), (row.total_m, row.K), row.N),
         "dB": (Form("k", "n"), (row.N, row.K), row.total_m),
     }[pass_name]
-    gpu = cute.gpu_of(runtime.device()) or time_model.Gpu("sm_90", 132, time_model.UNKNOWN_BANDWIDTH)
+    gpu = cute.gpu_of(runtime.device()) or Gpu("sm_90", 132, UNKNOWN_BANDWIDTH)
     return cute.choose(form, typical_rows(row.total_m, row.groups), size, depth, row.groups, gpu)
 
 

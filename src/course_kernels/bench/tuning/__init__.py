@@ -1,0 +1,4 @@
+"""Fitting the time model: ``sweep`` measures configurations, ``fit`` fits constants, ``tune`` does both for a GPU.
+
+``configured`` measures the configurations of the kernel in CuTe DSL as providers of a benchmark.
+"""

@@ -1,0 +1,88 @@
+"""Kinds of products: all that decides which constants of the time model are asked, beside extents and GPU."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from course_kernels.kernels.codes import Scales
+
+ALONG = ("m", "k", "batch", "masked")
+
+
+class Kind(NamedTuple):
+    """What products have in common that run the same code. As text: "m,k", "m,n fp8 blocks", "k,n tf32".
+
+    Attributes:
+        along: how groups are laid out: "m" or "k", the extent that they share out; "batch", rows of one number in each;
+            "masked", at equal distances, of which a number of rows counts.
+        b_major: the contiguous dimension of B (K×N), "k" or "n".
+        element_bytes: of an operand's element.
+        scaling: what factors the operands have.
+        precision: how elements of 4 bytes are multiplied, "ieee" or "tf32".
+    """
+
+    along: str
+    b_major: str = "k"
+    element_bytes: int = 2
+    scaling: Scales = Scales.NONE
+    precision: str = "ieee"
+
+    @classmethod
+    def parse(cls, text: str) -> Kind:
+        """The kind of a text. Constants and records have such keys. ValueError for any other."""
+        form, *words = text.split(" ")
+        along, _, b_major = form.partition(",")
+        numbers, scaling = {
+            (): (2, Scales.NONE), ("fp8",): (1, Scales.LINES), ("fp8", "blocks"): (1, Scales.BLOCKS),
+            ("tf32",): (4, Scales.NONE), ("fp32",): (4, Scales.NONE),
+        }.get(tuple(words), (0, Scales.NONE))  # fmt: skip
+        if along not in ALONG or b_major not in ("k", "n") or not numbers:
+            raise ValueError(f"{text!r} is no kind of products")
+        return cls(along, b_major, numbers, scaling, "tf32" if words == ["tf32"] else "ieee")
+
+    def __str__(self) -> str:
+        numbers = {1: " fp8", 2: ""}.get(self.element_bytes, " tf32" if self.precision == "tf32" else " fp32")
+        return f"{self.along},{self.b_major}{numbers}" + " blocks" * (self.scaling == Scales.BLOCKS)
+
+    @property
+    def kernel(self) -> str:
+        """The Triton kernel that computes it."""
+        return {"k": "transposed", "masked": "masked"}.get(self.along, "contiguous")
+
+    @property
+    def numbers(self) -> str:
+        """The type of the elements, by what tiles suit it: "16-bit", "fp8", "tf32" or "ieee"."""
+        return {1: "fp8", 2: "16-bit"}.get(self.element_bytes, self.precision)
+
+    @property
+    def stand_in(self) -> Kind:
+        """The kind whose constants serve this one where it has none: "m" for batches and masked groups."""
+        return self._replace(along="m") if self.along in ("batch", "masked") else self
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        name = {
+            ("m", "k"): "forward", ("m", "n"): "gradient of the rows", ("k", "n"): "gradient of the weights",
+        }.get((self.along, self.b_major), f"{self.along},{self.b_major}")  # fmt: skip
+        return name + str(self)[len(self.along) + 2 :]
+
+
+class Extents(NamedTuple):
+    """The average group's product, and how many groups there are; the ragged extent, M or K, is an average."""
+
+    M: float
+    N: int
+    K: float
+    G: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is multiplied."""
+        return not (self.M and self.N and self.K and self.G)
+
+
+# What is measured: a layer's forward pass and both gradients; then 8-bit operands with factors of rows and columns, or
+# of blocks.
+KINDS = (Kind("m", "k"), Kind("m", "n"), Kind("k", "n"))
+KINDS_8_BIT = tuple(Kind("m", major, 1, scaling) for major in "kn" for scaling in (Scales.LINES, Scales.BLOCKS))
