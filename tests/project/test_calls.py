@@ -208,12 +208,12 @@ def test_the_kernel_in_cute_dsl_takes_what_is_drawn_for_it(stand_in):
 
 @in_the_interpreter
 def test_sanitizers_run_every_call_of_every_kernel(monkeypatch, stand_in):
-    cute = called_cute_cases()
-    for case in cute[1::8]:
+    of_cute = called_cute_cases()
+    for case in of_cute[1::8]:
         run_called(case)
-    assert len(stand_in) == len(cute[1::8])
+    assert len(stand_in) == len(of_cute[1::8])
     cases = called_cases()
-    names = [str(case) for case in (*cases, *cute)]
+    names = [str(case) for case in (*cases, *of_cute)]
     assert len(set(names)) == len(names)
     assert not any(character.isspace() for name in names for character in name)
     assert {type(case.call) for case in cases} == set(NAMES)
