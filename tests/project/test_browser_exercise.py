@@ -117,7 +117,7 @@ def test_an_exercise_is_solved_in_a_browser(page, tmp_path):
             assert unsolved["text"].strip().endswith(f"TODO {EXERCISE.id}: {EXERCISE.todo}")
             assert not kept.exists(), "nothing was tried, so nothing is kept"
 
-            wrong = answer(page, MUTANTS["m_and_n_swapped"].source)
+            wrong = answer(page, MUTANTS["m_and_n_swapped"].source.rstrip())
             assert "writes row" in wrong["text"] or "writes column" in wrong["text"], wrong["text"]
             assert "are M and N exchanged?" in wrong["text"]
             assert wrong["bold"] == ["every tile of C is right", "nothing is written outside of C"]
@@ -125,7 +125,7 @@ def test_an_exercise_is_solved_in_a_browser(page, tmp_path):
             assert wrong["pictures"] == 1, "the picture of the tiles"
             assert 0 < json.loads(kept.read_text())["exercises"][EXERCISE.id]["points"] < EXERCISE.points
 
-            endless = answer(page, MUTANTS["endless"].source)
+            endless = answer(page, MUTANTS["endless"].source.rstrip())
             assert "still running after 4 s" in endless["text"]
             assert "makes no progress" in endless["text"]
             assert endless["pictures"] == 0
