@@ -32,7 +32,7 @@ def cute_stand_in(monkeypatch):
         asked.append((config, form))
         out.copy_(product(given.a, given.b, given.offs, given.scaling.a, given.scaling.b))
 
-    monkeypatch.setattr(cute, "check_available", lambda device: None)
+    monkeypatch.setattr(cute, "check_available", lambda *asked: None)
     monkeypatch.setattr(cute, "multiply", multiply)
     return asked
 

@@ -31,7 +31,7 @@ def test_programs_of_the_list_api_do_not_depend_on_the_packed_one():
     files = files_of("import timelines")
     wanted = "../benchmarks/list_api.py ../benchmarks/timelines.py course_kernels/bench/timing.py"
     assert {*wanted.split(), "course_kernels/lists/api.py", "course_kernels/bench/verified_timing.py"} <= {*files}
-    assert not rooms(files) & {"packed", "masked", "gmm", "jagged"}
+    assert not rooms(files) & {"engine", "packed", "masked", "gmm", "jagged"}
     assert "course_kernels/bench/record.py" not in files, "it writes records, and decides no number"
 
 
@@ -52,7 +52,7 @@ def test_what_is_loaded_late_and_read_counts():
         (loaded.ROOT / "course_kernels/files.py").read_text()
     """)
     assert {constants, "course_kernels/schedule/orders.py"} <= {*files}
-    assert rooms(files) == {"packed", "schedule"}
+    assert rooms(files) == {"engine", "schedule"}
 
 
 def test_children_tell_what_they_have_loaded_and_read():

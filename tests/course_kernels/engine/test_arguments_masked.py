@@ -8,8 +8,9 @@ import torch
 from course_kernels import GemmConfig
 from course_kernels.engine.arguments import prepare
 from course_kernels.engine.options import Options
+from course_kernels.engine.tuning.defaults import rows_class
 from course_kernels.kernels.codes import Layout, Scales, Store
-from course_kernels.masked.checks import Call, check_call, rows_class
+from course_kernels.masked.checks import Call, check_call
 from course_kernels.runtime import Device
 
 HOPPER, AMD = Device((9, 0), (9, 0), 132, 232_448, True), Device("gfx", None, 304, 65536, False)
@@ -21,7 +22,10 @@ def call(G=4, max_M=256, N=512, K=512, dtype=torch.bfloat16, **changes):
     scales = (None, None)
     if dtype.itemsize == 1:
         scales = torch.ones(G, max_M), torch.ones(G)
-    x, w, y = torch.zeros(G, max_M, K).to(dtype), torch.zeros(G, N, K).to(dtype), torch.zeros(G, max_M, N).bfloat16()
+    x, w, y = (
+        *(torch.empty(G, rows, K, dtype=dtype) for rows in (max_M, N)),
+        torch.empty(G, max_M, N, dtype=torch.bfloat16),
+    )
     return Call(x, w, y, sizes, *scales)._replace(**changes)
 
 
@@ -55,7 +59,7 @@ def test_which_operands_have_descriptors():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, FP8], ids=str)
 def test_tiles_hold_the_expected_rows(dtype, shuffled):
     for rows, block_m in ((0, 128), (10, 16), (20, 32), (50, 64), (200, 128)):
-        made = prepared(call(dtype=dtype, rows=rows and rows_class(rows), shuffled=shuffled))
+        made = prepared(call(N=4096, K=2048, G=16, dtype=dtype, rows=rows and rows_class(rows), shuffled=shuffled))
         assert made.arguments["BLOCK_M"] == block_m, rows
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TypeAlias
 
 from course_kernels.config import GemmConfig
@@ -29,11 +28,7 @@ def _table(*rows) -> tuple[GemmConfig, ...]:
     return tuple(GemmConfig(*row) for row in rows)
 
 
-# Windows were slower on every row that was measured.
-_CUTE_M, _CUTE_8_BIT, _CUTE_BLOCKS = (
-    tuple(replace(config, window=False) for config in configs)
-    for configs in (CONFIGS, CONFIGS_8_BIT, CONFIGS_BLOCK_SCALED)
-)
+_CUTE_M, _CUTE_8_BIT, _CUTE_BLOCKS = CONFIGS, CONFIGS_8_BIT, CONFIGS_BLOCK_SCALED
 # Through descriptors, then through pointers. block_m, block_n, block_k, warps, stages, strips of, programs an SM, parts
 # of a store.
 _TRITON_M = _table(

@@ -652,7 +652,7 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
         return function
 
     monkeypatch.setattr(kept, "plans", kept.PlanCache())
-    monkeypatch.setattr(cute, "check_available", lambda device: None)
+    monkeypatch.setattr(cute, "check_available", lambda *asked: None)
     monkeypatch.setattr(cute, "compiled", compiled)
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)

@@ -15,10 +15,11 @@ from course_kernels.engine import launch, offers
 from course_kernels.engine import plans as kept
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.options import Options
-from course_kernels.engine.tuning import time_model
+from course_kernels.engine.tuning import Extents, Gpu, time_model
+from course_kernels.engine.tuning.defaults import rows_class
 from course_kernels.kernels.cute_sm90.config import CONFIGS, configs_for
 from course_kernels.kernels.cute_sm90.form import Form
-from course_kernels.masked.checks import Call, check_call, rows_class
+from course_kernels.masked.checks import Call, check_call
 from masked_operands import FP8, case, result_for
 
 on_hopper = pytest.mark.gpu
@@ -143,7 +144,7 @@ def test_configurations_are_chosen_by_the_expected_rows(monkeypatch):
     chosen = []
     monkeypatch.setattr(cute, "compiled", lambda config, form, *types: chosen.append((config, form)))
     monkeypatch.setattr(cute, "_processors", lambda device: 132)
-    monkeypatch.setattr(cute, "gpu_of", lambda device: time_model.Gpu("sm_90", 132, 4.8))
+    monkeypatch.setattr(cute, "gpu_of", lambda device: Gpu("sm_90", 132, 4.8))
     for dtype, scales in ((torch.bfloat16, "group"), (FP8, "group"), (FP8, "block")):
         for rows in (20, 2000):
             made = call(dtype, scales, N=1024, K=2048)
@@ -199,7 +200,7 @@ def test_auto_takes_it_where_the_time_model_expects_it_to_be_faster(monkeypatch)
         asked.append(tuple(extents)) if backend == "triton" else None
         return time_model.Estimate(1.0 if backend == sooner["backend"] else 2.0, backend, None) if sooner else None
 
-    gpu = time_model.Gpu("sm_90", 132, 4.8)
+    gpu = Gpu("sm_90", 132, 4.8)
     monkeypatch.setattr(time_model, "fastest", fastest)
     monkeypatch.setattr(cute, "gpu_of", lambda device: gpu)
     assert not preferred(call()), "without constants, the Triton kernel is expected to be faster for 16 bits"
@@ -208,11 +209,11 @@ def test_auto_takes_it_where_the_time_model_expects_it_to_be_faster(monkeypatch)
         for made in (call(), call(FP8)):
             assert preferred(made, rows=16) == (sooner["backend"] == "cute")
     assert not preferred(call(), shuffled=True)
-    assert [each[0] for each in asked] == ["m,k", "m,k fp8"] * 3
-    assert asked[-1][1:] == (16, 48, 64, 4, gpu)
+    assert [str(each[0]) for each in asked] == ["m,k", "m,k fp8"] * 3
+    assert asked[-1][1:] == (Extents(16, 48, 64, 4), gpu)
     preferred(call(FP8, "block", K=192), rows=rows_class(100))
     preferred(call(WQ=torch.zeros(4, 64, 48).bfloat16().mT))
-    assert [each[:2] for each in asked[-2:]] == [("m,k fp8 blocks", 128), ("m,n", 64)]
+    assert [(str(each[0]), each[1].M) for each in asked[-2:]] == [("m,k fp8 blocks", 128), ("m,n", 64)]
 
 
 SIZES = (0, 300, 1, 128, -4, 129, 77, 1000, 0, 64, 320)
