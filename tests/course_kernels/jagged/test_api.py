@@ -188,7 +188,7 @@ def test_check_reports_wrong_offsets_and_passes_right_ones(function):
 @pytest.mark.parametrize(
     ("installed", "message"),
     [
-        (None, r"grouped-gemm-course\[helion\]"),
+        (None, r"pip install '\.\[helion\]' in a checkout"),
         (ModuleType("helion"), r"does not import with torch \d.*helion\.language"),
     ],
     ids=["none", "broken"],

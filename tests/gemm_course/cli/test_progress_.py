@@ -6,7 +6,8 @@ import json
 import re
 
 from gemm_course.cli import app as command
-from gemm_course.exercises import manifest, progress
+from gemm_course import progress
+from gemm_course.exercises import manifest
 
 
 def test_progress_shows_points_hints_and_what_is_next(capsys):

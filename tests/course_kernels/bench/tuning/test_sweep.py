@@ -43,11 +43,11 @@ def test_random_rows_of_few_groups_are_one_to_four_large_ones():
     assert not {row.name for row in found} & {row.name for row in others}
 
 
-def multiply(operands, out, *, scaling="row"):
+def multiply(product, out):
     """A product as kernels compute it, by torch in float32."""
-    sizes = operands.offs.diff(prepend=operands.offs.new_zeros(1)).tolist()
-    parts = exact_products(operands, sizes, blocks=scaling != "row")
-    for part, exact in zip(out.unbind() if out.dim() == 3 else out.split(sizes), parts):
+    (offs,) = product.rows
+    sizes = offs.diff(prepend=offs.new_zeros(1)).tolist()
+    for part, exact in zip(out.unbind() if out.dim() == 3 else out.split(sizes), exact_products(product, sizes)):
         part.copy_(exact)
 
 
@@ -57,8 +57,8 @@ def on_a_cpu(monkeypatch):
     their last element."""
     wrong = []
 
-    def by_cute(operands, out, form, config):
-        multiply(operands, out, scaling=cute.BLOCKS if form.scaling == "blocks" else "row")
+    def by_cute(product, out, form, config):
+        multiply(product, out)
         if config in wrong:
             out[-1, -1] += 100
 
@@ -69,7 +69,7 @@ def on_a_cpu(monkeypatch):
     monkeypatch.setattr(sweep, "DEVICE", "cpu")
     monkeypatch.setattr(sweep, "here", lambda: AMONG)
     monkeypatch.setattr(cute, "multiply", by_cute)
-    monkeypatch.setattr(triton, "multiply", lambda given, out, options: multiply(given, out, scaling=options.scaling))
+    monkeypatch.setattr(triton, "multiply", lambda problem, product, out: multiply(product, out))
     monkeypatch.setattr(timing, "capture", lambda function, warmups: Replayed(function))
     monkeypatch.setattr(timing, "interleaved_us", lambda graphs, repeats: {name: [2.0, 1.0, 3.0] for name in graphs})
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -103,9 +103,9 @@ def test_a_kernel_that_leaves_another_ones_result_is_noted(on_a_cpu, monkeypatch
     kind = Kind.parse("m,n fp8")
     first, *others = [each for each in AMONG[kind] if time_model.suits(each, kind, 50 / 3)]
 
-    def lazy(operands, out, options):
-        if options.config == first:
-            multiply(operands, out)
+    def lazy(problem, product, out):
+        if problem.options.config == first:
+            multiply(product, out)
 
     monkeypatch.setattr(triton, "multiply", lazy)
     entry = sweep.measure([ROW], passes=["dA fp8"])["small"]["dA fp8"]
@@ -167,8 +167,9 @@ def test_kernels_are_compiled_before_they_are_measured(monkeypatch):
             compiled.append(job)
             return types.SimpleNamespace(exception=lambda: None)
 
-    def launch(product, config):
-        launched.append((product.operands.mat_a.dtype, product.operands.mat_a.shape, config, product.scaling))
+    def launch(made, config):
+        a, scaling = made.product.a, made.product.scaling
+        launched.append((a.dtype, a.shape, config, type(scaling)))
         return lambda: None
 
     monkeypatch.setattr(sweep, "DEVICE", "cpu")

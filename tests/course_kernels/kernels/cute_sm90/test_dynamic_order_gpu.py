@@ -78,7 +78,7 @@ class Case:
 def test_along_k_the_same_as_in_a_fixed_order(device, config, sizes):
     """With one tile, fewer than clusters, and many more, the last of them partly outside."""
     for M, N in ((8, 8), (712, 1096)):
-        product = Product("k", sizes, M, N, seed=M, device=device)
+        product = Case("k", sizes, M, N, seed=M, device=device)
         expected = product.fixed(config)
         assert expected.isfinite().all()
         for _ in range(5):
@@ -88,7 +88,7 @@ def test_along_k_the_same_as_in_a_fixed_order(device, config, sizes):
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("config", ALONG_M, ids=name_of)
 def test_along_m_the_same_as_in_a_fixed_order(device, config, sizes):
-    product = Product("m", sizes, 0, 1096, seed=1, device=device)
+    product = Case("m", sizes, 0, 1096, seed=1, device=device)
     expected = product.fixed(config)
     assert expected.isfinite().all()
     for _ in range(5):
@@ -97,7 +97,7 @@ def test_along_m_the_same_as_in_a_fixed_order(device, config, sizes):
 
 @pytest.mark.parametrize("config", [*DYNAMIC, ALONE[1]], ids=name_of)
 def test_added_to_a_result(device, config):
-    product = Product("k", UNEQUAL, 392, 520, seed=2, device=device, out_dtype=torch.float32)
+    product = Case("k", UNEQUAL, 392, 520, seed=2, device=device, out_dtype=torch.float32)
     held = torch.randn(product.shape, device=device)
     expected = product.compute(replace(config, dynamic=False), held.clone(), accumulate=True)
     for _ in range(5):
@@ -107,7 +107,7 @@ def test_added_to_a_result(device, config):
 @pytest.mark.parametrize("config", DYNAMIC, ids=name_of)
 def test_a_graph_replayed_many_times(device, config):
     """Two products in a graph, with other ends in every replay; and launches outside of it in between."""
-    product = Product("k", UNEQUAL, 712, 1096, seed=3, device=device)
+    product = Case("k", UNEQUAL, 712, 1096, seed=3, device=device)
     offs = product.operands.offs
     outs = product.out(), product.out()
     product.compute(config, outs[0])
@@ -130,7 +130,7 @@ def test_a_graph_replayed_many_times(device, config):
 @pytest.mark.parametrize("config", DYNAMIC, ids=name_of)
 def test_two_streams_at_once(device, config):
     """Kernels of few clusters each, which run at the same time; and graphs of them."""
-    products = [Product("k", UNEQUAL, 392, 520, seed, device) for seed in (4, 5)]
+    products = [Case("k", UNEQUAL, 392, 520, seed, device) for seed in (4, 5)]
     expected = [product.fixed(config) for product in products]
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
     graphs, inside = [], []
@@ -158,7 +158,7 @@ def test_few_clusters_beside_one_another(device, config, cluster):
     numbers of SMs."""
     config = replace(config, cluster=cluster)
     function = cute.compiled(config, Form("k", "n"), torch.bfloat16, torch.bfloat16, device)
-    products = [Product("k", UNEQUAL, 712, 1096, seed, device) for seed in (6, 7)]
+    products = [Case("k", UNEQUAL, 712, 1096, seed, device) for seed in (6, 7)]
     counters = torch.zeros(2, dtype=torch.float64, device=device).split(1)
     expected = [product.fixed(config) for product in products]
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
@@ -167,7 +167,7 @@ def test_few_clusters_beside_one_another(device, config, cluster):
     for _ in range(10):
         for product, stream, found, counter in zip(products, streams, outs, counters):
             with torch.cuda.stream(stream):
-                a, b, offs, *_ = product.operands
+                a, b, (offs,) = product.operands[:3]
                 found.append(product.out())
                 function(a, b, found[-1], offs, 44 // cluster, None, None, counter)
     torch.cuda.synchronize()
