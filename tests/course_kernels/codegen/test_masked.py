@@ -47,7 +47,7 @@ def test_what_is_looked_up_compiles_and_fits(target):
         blocks = (spec.constexprs[f"BLOCK_{dim}"] for dim in "MNK")
         config = GemmConfig(*blocks, spec.num_warps, spec.num_stages, store_parts=spec.constexprs["STORE_PARTS"])
         size = 1 if "float8" in str(spec) else 2
-        uses_tma = spec.constexprs["Y_KIND"] != 0
+        uses_tma = spec.constexprs["C_KIND"] != 0
         limit = TARGETS[target].shared_limit
         lds = limit if target.startswith("gfx") else None
         bound = config.shared_memory("masked", size, 2, TARGETS[target].capability, uses_tma=uses_tma, lds=lds)

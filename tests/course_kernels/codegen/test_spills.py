@@ -40,12 +40,12 @@ KNOWN_SPILLS = [
     # Packed groups on NVIDIA's.
     ("sm_80", r"^(contiguous|transposed) \w float32 tf32 \w+/\w+ 128×128×32 8w 3s unaligned pointers$", 56, UNALIGNED),
     ("sm_90", r"^contiguous m float32 tf32 row/(row|col) 128×128×32 8w 3s unaligned pointers$", 8, UNALIGNED),
-    ("sm_100", r"^contiguous m float32 tf32 row/(row|col) 128×128×32 8w 2s unaligned pointers$", 56, UNALIGNED),
+    ("sm_100 sm_103", r"^contiguous m float32 tf32 row/(row|col) 128×128×32 8w 2s unaligned pointers$", 56, UNALIGNED),
     ("sm_80", r"^contiguous m bfloat16 row/col 128×128×64 8w 3s unaligned pointers$", 8, UNALIGNED),
+    ("sm_120", r"^contiguous m float8_e4m3fn row/col 32×128×128 4w 4s 1x128 128x128$", 8, STEP),
     ("sm_90", r"^contiguous [mn] float8_e4m3fn .* 128×128×64 8w 3s 1\S+ 1\S+ unaligned pointers$", 8, UNALIGNED),
-    ("sm_80", r"^transposed k bfloat16 col/row 32×64×64 4w 3s pointers$", 8,
+    ("sm_80 sm_89", r"^transposed k bfloat16 col/row 32×64×64 4w 3s pointers$", 8,
      "one value waits in local memory, though registers are left"),
-    ("sm_90", r"^contiguous m bfloat16 row/row 16×256×64 4w 5s$", 8, "one value; a candidate, to be measured as it is"),
     ("sm_90", r"^(contiguous|transposed) \w float8_e4m3fn \w+/row 128×128×128 4w 3s$", 32,
      "row-wise scales beside 128 accumulators a thread"),
     ("sm_100", r"^contiguous m float8_e4m3fn row/col 64×128×128 4w 4s$", 48, "as on sm_90"),
@@ -67,6 +67,7 @@ KNOWN_SPILLS = [
      328, UNALIGNED),
     *((target, rf"^\w+ {form} pointers$", size, reason)
       for form, target, size, reason in (
+          (r"n bfloat16 col/row 256×256×32 8w 2s", "gfx942", 496, HALF),
           (r"n float16 row/row 256×256×32 8w 2s", "gfx942", 332, HALF),
           (r"n float16 row/row 256×256×32 8w 2s", "gfx950", 456, HALF),
           (r"n float16 row/row 256×256×64 8w 1s", "gfx942", 92, HALF),
@@ -87,9 +88,7 @@ KNOWN_SPILLS = [
       )),
     # Masked groups.
     ("sm_90", r"^masked float8_e4m3fn (group|channel) row 128×128×64 8w 3s unaligned pointers$", 24, UNALIGNED),
-    ("gfx942", r"^masked bfloat16 row 256×256×32 8w 2s unaligned pointers$", 64, f"{HALF}; {UNALIGNED}"),
     ("gfx942", r"^masked bfloat16 shuffled 256×256×32 8w 2s unaligned pointers$", 344, f"{HALF}; {UNALIGNED}"),
-    ("gfx950", r"^masked bfloat16 row 128×256×64 8w 2s unaligned pointers$", 292, UNALIGNED),
     ("gfx950", r"^masked bfloat16 shuffled 128×256×64 8w 2s unaligned pointers$", 108, UNALIGNED),
 ]  # fmt: skip
 

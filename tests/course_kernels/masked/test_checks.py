@@ -150,9 +150,10 @@ def test_keys_differ_where_launches_do():
     assert key(call(x_scale=XS + 1, group_layout=SIZES + 1)) == base, "values"
     others = [
         call(XQ=X8[:, :, :64], WQ=W8[:, :, :64]), call(WQ=W8.mT.contiguous().mT),
-        call(group_layout=SIZES.long()), call(w_scale=torch.ones(2, 32)),
-        call(Y=torch.zeros(2, 5, 32, dtype=torch.float16)), call(Y=torch.zeros(2, 5, 36)[..., 4:]),
-        call(Y=torch.zeros(2, 5, 33)[..., 1:]), call(x_scale=torch.ones(2, 6)[:, 1:]),
+        call(group_layout=SIZES.long()), call(w_scale=torch.ones(2, 32, device=DEVICE)),
+        call(Y=torch.zeros(2, 5, 32, dtype=torch.float16, device=DEVICE)),
+        call(Y=torch.zeros(2, 5, 36, device=DEVICE)[..., 4:]),
+        call(Y=torch.zeros(2, 5, 33, device=DEVICE)[..., 1:]), call(x_scale=torch.ones(2, 6, device=DEVICE)[:, 1:]),
     ]  # fmt: skip
     others += [call(shuffled=True), call(rows=16)]
     keys = [key(each) for each in others] + [key(call(), backend="triton")]

@@ -116,7 +116,7 @@ def reloaded(weight):
 KEPT = {
     "detach": lambda s: s.detach(), "clone": lambda s: s.clone(), "torch.clone": torch.clone, "cpu": lambda s: s.cpu(),
     "to device": lambda s: s.to(s.device), "to dtype": lambda s: s.to(torch.bfloat16),
-    "to both": lambda s: s.to("cpu", torch.bfloat16, non_blocking=True), "contiguous": lambda s: s.contiguous(),
+    "to both": lambda s: s.to("cpu", torch.bfloat16, copy=True), "contiguous": lambda s: s.contiguous(),
     "data": lambda s: s.data, "copy": copy.copy, "deepcopy": copy.deepcopy, "saved": reloaded,
     "pickled": lambda s: pickle.loads(pickle.dumps(s)), "parameter": torch.nn.Parameter,
     "frozen parameter": lambda s: torch.nn.Parameter(s, requires_grad=False),

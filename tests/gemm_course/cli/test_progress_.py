@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from gemm_course.cli import app as command
 from gemm_course import progress
+from gemm_course.cli import app as command
 from gemm_course.exercises import manifest
 
 

@@ -27,4 +27,4 @@ def test_a_long_tile_at_the_end_is_not_called_longest_first():
     ran = Ran({"first": schedule, "after": costs, "second": schedule}, {}, [])
     (late,) = examine.examine(case, ran)
     assert late.check == "last"
-    assert late.message.endswith("the longest tile, tile 9, takes 43 µs and starts after 37 µs")
+    assert late.cause.endswith("the longest tile, tile 9, takes 43 µs and starts after 37 µs")

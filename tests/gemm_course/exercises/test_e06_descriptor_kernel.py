@@ -8,6 +8,7 @@ import mutants
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
 from exercise_checks import judged
 from gemm_course.exercises import manifest
+from gemm_course.judging.results import REASON_ABOVE
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ def test_a_mistake_with_descriptors_is_explained_once_and_first(judge, name):
     source = mutants.of(exercise.name)[name].source
     result = judged(judge, exercise, source)
     said = [message for message in (result.message, *(each.message for each in result.properties)) if message]
-    follows = manifest.examiner(exercise).REASON_ABOVE, manifest.examiner(exercise).NOT_JUDGED
+    follows = REASON_ABOVE, manifest.examiner(exercise).NOT_JUDGED
     first, *others = (message.splitlines()[0] for message in said)
     assert first not in follows
     assert set(others) <= set(follows), result.text()

@@ -125,7 +125,8 @@ def test_what_decides_about_a_result_changes_the_key_and_nothing_else_does(tree)
     for path in (
         "gemm_course/figures/f05_schedules.py", "gemm_course/cli/app.py", "gemm_course/cli/grade.py",
         "gemm_course/grading/grades.py", "gemm_course/grading/gradescope.py", "gemm_course/progress.py",
-        "course_kernels/bench/timing.py", "course_kernels/packed/api.py", "course_kernels/engine/tuning/tables/a.json",
+        "course_kernels/bench/timing.py", "course_kernels/packed/api.py",
+        "course_kernels/engine/tuning/constants/a.json",
     ):  # fmt: skip
         (tree / path).write_text("x = 2\n")
     assert digest() == before
