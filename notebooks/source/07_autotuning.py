@@ -602,6 +602,7 @@ def nearest(name, extents, known):
     return winner(known[min(away, key=away.get)][1])
 
 
+# %%
 known = {}
 for name, entry in swept_rows["rows"].items():
     extents = Extents(sum(entry["sizes"]) / len(entry["sizes"]), entry["N"], entry["K"], len(entry["sizes"]))
