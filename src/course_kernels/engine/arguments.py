@@ -234,9 +234,15 @@ def _programs(config: GemmConfig, max_tiles: int, device: Device, num_sms: int |
         )
     programs = config.programs
     if programs is None:
-        sms = device.num_sms if num_sms is None or device.num_sms is None else min(num_sms, device.num_sms)
-        programs = INTERPRETER_PROGRAMS if sms is None else sms * config.programs_per_sm
+        programs = INTERPRETER_PROGRAMS if device.num_sms is None else device.num_sms * config.programs_per_sm
+    if _leaves_sms(num_sms, device):
+        programs = min(programs, num_sms)  # an idle SM gets a program before any gets its second
     return max(1, min(programs, max_tiles))
+
+
+def _leaves_sms(num_sms: int | None, device: Device) -> bool:
+    """Whether some SMs must stay idle."""
+    return num_sms is not None and (device.num_sms is None or num_sms < device.num_sms)
 
 
 def _kind(problem: Problem, along: str, b_major: str, mat_a: Tensor) -> Kind:
@@ -276,6 +282,7 @@ def _resolve_config(
         kind, extents, Gpu.of(device),
         uses_tma=all(access.has_descriptor for access in accesses), stores_tma=accesses[-1].has_descriptor,
         out_bytes=out.element_size(), accumulate=problem.accumulate, programs=wanted and wanted.programs,
+        alone=_leaves_sms(problem.options.num_sms, device),
     )  # fmt: skip
     if wanted is None:
         return chosen.config

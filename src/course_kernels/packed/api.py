@@ -74,8 +74,10 @@ def grouped_mm(
             ``torch.export``, nor for gradients of gradients. It runs between two graphs of ``torch.compile``, so not
             with ``fullgraph=True``. Its version is not checked: as with ``.grad``, a second backward through the same
             graph adds again.
-        num_sms: SMs that the product and its gradients may use, at least 1; the others stay free, for communication
-            say. Nothing is compiled anew for another number. Default: all.
+        num_sms: SMs that the product and its gradients may use, at least 1. The others stay free, for communication for
+            example. A kernel whose clusters have two SMs takes at least two. The sum for the gradient of ``bias``, and
+            copies of 8-bit operands, are launches of their own without this limit. All numbers below that of the
+            GPU share one compiled kernel. Default: all.
 
     Returns:
         The result, row-major and contiguous; ``out`` itself if it was given. An empty group of mode "k" gives zeros (or

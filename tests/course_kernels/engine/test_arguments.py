@@ -107,6 +107,32 @@ def test_a_configuration_may_say_how_many_programs_and_chiplets():
     assert prepared(interpreter, config=config).programs(10**6) == 304
 
 
+@pytest.mark.parametrize(("num_sms", "programs"), [(None, 264), (500, 264), (132, 264), (131, 131), (1, 1)])
+def test_a_limit_on_sms_is_one_on_programs(num_sms, programs):
+    """An idle SM gets a program before any gets its second: to leave an SM idle, there are no more than the others."""
+    config, ((a, _, offs, *_), out) = GemmConfig(128, 128, 64, programs_per_sm=2), layer(groups=32)
+    gradient = Operands(a.mT, a, offs), out.new_empty(32, 512, 512)
+    for given in (None, gradient):
+        made = prepared(operands_and_out=given, config=config, num_sms=num_sms)
+        assert made.programs(2**20) == programs
+        assert made.arguments["BLOCK_M"] == 128
+    with_more = prepared(config=GemmConfig(128, 128, 64, programs=300), num_sms=num_sms)
+    assert with_more.programs(2**20) == (300 if programs == 264 else programs)
+
+
+def test_a_limit_on_sms_asks_for_programs_that_fill_one(monkeypatch):
+    asked = []
+
+    def choose(*_, alone, **others):
+        asked.append(alone)
+        return Choice(GemmConfig(), None, "")
+
+    monkeypatch.setattr(arguments, "choose", choose)
+    for num_sms in (None, 132, 131):
+        prepared(num_sms=num_sms)
+    assert asked == [False, False, True]
+
+
 def test_launch_options_keep_the_chosen_blocks():
     chosen, launched = prepared(), prepared(config=LaunchOptions(7, "dynamic"))
     assert launched.programs(10**6) == 7
@@ -171,7 +197,7 @@ def test_the_chooser_is_asked_about_scales_of_blocks(monkeypatch, mode):
 
     def choose(*product, **launch):
         asked.append(product)
-        assert launch == dict(uses_tma=True, stores_tma=True, out_bytes=2, accumulate=False, programs=None)
+        assert launch == dict(uses_tma=True, stores_tma=True, out_bytes=2, accumulate=False, programs=None, alone=False)
         return Choice(config, 1.0, "")
 
     monkeypatch.setattr(arguments, "choose", choose)

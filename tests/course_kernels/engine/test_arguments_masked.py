@@ -100,3 +100,9 @@ def test_configurations_that_do_not_suit():
         prepared(call(), config=GemmConfig(schedule="dynamic"))
     with pytest.raises(ValueError, match="shared memory"):
         prepared(call(), AMD, config=GemmConfig(256, 256, 64, num_stages=4))
+
+
+@pytest.mark.parametrize(("num_sms", "programs"), [(None, 264), (132, 264), (131, 131), (1, 1)])
+def test_a_limit_on_sms_is_one_on_programs(num_sms, programs):
+    config = GemmConfig(64, 64, 64, programs_per_sm=2)
+    assert prepared(call(G=32), config=config, num_sms=num_sms).programs(0) == programs

@@ -175,6 +175,13 @@ def test_result_of_more_than_2_to_the_31_elements(mode):
             assert_exact(out[g], *pair, what=f"group {g}")
 
 
+@pytest.mark.parametrize("num_sms", [2, 3, 100])
+@pytest.mark.parametrize("backend", ["auto", "triton"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_limit_on_sms(mode, backend, num_sms):
+    check(CASES[mode], lambda a, b, **given: grouped_mm(a, b, **given, backend=backend, num_sms=num_sms), device="cuda")
+
+
 # ---- determinism
 
 

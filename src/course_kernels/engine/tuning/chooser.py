@@ -46,6 +46,7 @@ def choose(
     out_bytes: int | None = None,
     accumulate: bool = False,
     programs: int | None = None,
+    alone: bool = False,
 ) -> Choice:
     """The configuration of the Triton kernels for a product.
 
@@ -58,6 +59,7 @@ def choose(
         accumulate: the product is added to its result, which takes shared memory where there is no descriptor.
         programs: how many are asked for. None for persistent programs, to which the model was fitted. If each tile
             along K has a program of its own, the answer is ``defaults.ONE_TILE``, except for deep groups.
+        alone: programs do not share an SM. Configurations for which one program fills an SM come first.
 
     Raises:
         ValueError: no configuration fits into the GPU's shared memory.
@@ -72,7 +74,7 @@ def choose(
         uses_tma=uses_tma if stores_tma is None else stores_tma,
     )  # fmt: skip
     reason = "it has no configurations"
-    for option in _options(kind, extents, gpu, uses_tma, programs):
+    for option in _options(kind, extents, gpu, uses_tma, programs, alone):
         asked = with_block_scales(option.config) if kind.scaling == Scales.BLOCKS else option.config
         fitted = asked.fitted(kind.kernel, kind.element_bytes, out_bytes, **limits)
         if fitted is not None:
@@ -82,15 +84,21 @@ def choose(
     raise ValueError(f"no configuration suits this GPU: {reason}")
 
 
-def _options(kind: Kind, extents: Extents, gpu: Gpu | None, uses_tma: bool, programs: int | None) -> Iterator[Choice]:
+def _options(
+    kind: Kind, extents: Extents, gpu: Gpu | None, uses_tma: bool, programs: int | None, alone: bool
+) -> Iterator[Choice]:
     """Choices before they are fitted into shared memory, the best first."""
     if gpu is not None and uses_tma == gpu.uses_tma:
         ranked = [each for each in time_model.ranking(kind, extents, gpu) if each.backend == "triton"]
+        if alone:
+            ranked.sort(key=lambda each: each.config.programs_per_sm > 1)
         source = measured.source_for(gpu, kind)
         if source.measured and _is_one_tile(kind, extents, uses_tma, programs):
             yield Choice(ONE_TILE, None, "each tile has a program of its own, and groups are shallow")
         for each in ranked:
-            yield Choice(each.config, each.us, f"the fastest by the time model, {in_words(source, kind, gpu)}")
+            fills = " of those that fill an SM" if alone and each.config.programs_per_sm == 1 else ""
+            why = f"the fastest{fills} by the time model, {in_words(source, kind, gpu)}"
+            yield Choice(each.config, each.us, why)
     why = _why_by_hand(kind, gpu, uses_tma)
     for config in by_hand(kind, extents, gpu, uses_tma):
         yield Choice(config, None, why)

@@ -94,6 +94,19 @@ def test_programs_of_one_tile_have_a_configuration_of_their_own_along_k():
     assert ONE_TILE not in (chosen(size=4), chosen(Gpu("sm_80", 108, 1.9)))
 
 
+def test_a_program_that_is_alone_on_its_sm_fills_it():
+    shared = [extents for extents in SHAPES if choose(Kind("k", "n"), extents, H200).config.programs_per_sm > 1]
+    assert shared
+    for extents in SHAPES:
+        usual, alone = (choose(Kind("k", "n"), extents, H200, alone=each) for each in (False, True))
+        assert alone.config.programs_per_sm == 1
+        if extents in shared:
+            assert alone.us >= usual.us
+            assert alone.why.startswith("the fastest of those that fill an SM")
+        else:
+            assert alone.config == usual.config
+
+
 def test_scales_of_blocks_change_what_does_not_suit_them():
     pointers = choose(Kind("m", "k", 1, Scales.BLOCKS), Extents(4096, 4096, 4096, 8), H200, uses_tma=False).config
     assert with_block_scales(pointers) == pointers
