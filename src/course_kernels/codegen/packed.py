@@ -64,14 +64,14 @@ def build_packed(
     scaling: str = ROW,
     b_dtype: str | torch.dtype | None = None,
 ) -> Build:
-    """The specialisation that ``grouped_mm`` launches for operands of this kind, from ``launch_arguments.prepare``.
+    """The specialisation that ``grouped_mm`` launches for operands of this kind, from ``engine.arguments.prepare``.
 
     Args:
         kernel: "contiguous" or "transposed".
         mode: the ragged dimension: "m", "n" or "batch" (none) for "contiguous", "k" for "transposed". Default: the
             first of them.
         dtype: of A and B; "float8_e4m3fn" comes with scales.
-        config: Default: as a launch on the target chooses it (``tuning.choose``), for groups of 512 × 512 × 512.
+        config: Default: as a launch on the target chooses it (``engine.tuning.choose``), for groups of 512 × 512 × 512.
         target: the GPU: whether it has descriptors, and which configuration a launch takes there.
         bias: with a bias of the operands' dtype.
         keep_tail: do not write the tail's zeros.

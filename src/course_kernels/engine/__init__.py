@@ -1,6 +1,6 @@
-"""What every family of grouped products is launched through.
+"""The engine that launches every family of grouped products.
 
-``product``: what is asked for, in parts. ``plans``: from a call to a launch, and the plans that earlier calls left.
-``offers``: which backend computes it. ``launch`` and ``arguments``: the Triton kernels. ``hopper``: the kernel in CuTe
-DSL. ``torch_loop``: torch alone. ``tuning``: how long a configuration takes, and the choice made from that.
+``product``: a product in parts. ``plans``: from a call to a launch, with a cache of plans. ``offers``: the choice of
+the backend. ``launch`` and ``arguments``: the Triton kernels. ``hopper``: the kernel in CuTe DSL. ``torch_loop``: torch
+alone. ``tuning``: the expected times of configurations, and the choice of one.
 """

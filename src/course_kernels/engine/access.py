@@ -1,5 +1,4 @@
-"""How the Triton kernels read or write a matrix: through which descriptor, or through pointers; and the order of
-shuffled weights."""
+"""The access of the Triton kernels to a matrix, through a descriptor or pointers; and the order of shuffled weights."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import torch
 from course_kernels.engine.signature import WINDOW_ROWS
 from course_kernels.kernels.codes import Layout, Store
 
-LINES, PACK_BYTES = 16, 16  # of a shuffled weight: so many bytes of each of so many lines lie together
+LINES, PACK_BYTES = 16, 16  # a shuffled weight stores 16 bytes of each of 16 lines together
 
 
 class Access(NamedTuple):
@@ -46,7 +45,7 @@ class Access(NamedTuple):
 
 
 def load_access(operand: torch.Tensor, uses_tma: bool) -> Access:
-    """How ``contiguous.load_block`` reads an operand (..., rows, K)."""
+    """The access by which ``contiguous.load_block`` reads an operand (..., rows, K)."""
     if uses_tma:
         for kind, view in ((Layout.ROW_MAJOR, operand), (Layout.COL_MAJOR, operand.mT)):
             if strides := strides_for_load(view):
@@ -55,7 +54,7 @@ def load_access(operand: torch.Tensor, uses_tma: bool) -> Access:
 
 
 def ragged_access(matrix: torch.Tensor, uses_tma: bool, stored: bool = False) -> Access:
-    """A matrix whose first dimension the groups share out; pointers where no descriptor serves."""
+    """The access to a matrix whose first dimension the groups divide; pointers if no descriptor fits."""
     strides = (strides_for_store if stored else strides_for_load)(matrix)
     if uses_tma and matrix.shape[0] <= WINDOW_ROWS and strides:
         return Access(int(Store.WINDOW), tuple(matrix.shape), strides, ragged=True)
@@ -63,14 +62,14 @@ def ragged_access(matrix: torch.Tensor, uses_tma: bool, stored: bool = False) ->
 
 
 def batch_access(batch: torch.Tensor, uses_tma: bool) -> Access:
-    """A result (G, M, N); pointers where no descriptor serves."""
+    """The access to a result (G, M, N); pointers if no descriptor fits."""
     if uses_tma and (strides := strides_for_store(batch)):
         return Access(int(Store.GROUPED), tuple(batch.shape), strides)
     return Access(int(Store.POINTERS))
 
 
 def strides_for_load(matrix: torch.Tensor) -> tuple[int, ...] | None:
-    """Strides under which a descriptor describes a tensor as it is, last dimension contiguous; None where it cannot.
+    """Strides for a descriptor of a tensor as it is, last dimension contiguous; None if no descriptor fits.
 
     A stride along an extent of 1 is never used, so any that satisfies the hardware serves.
     """
@@ -92,15 +91,15 @@ def strides_for_load(matrix: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def strides_for_store(matrix: torch.Tensor) -> tuple[int, ...] | None:
-    """As ``strides_for_load``, for a result. A load stops at the bound to the element; a store writes whole 16 bytes,
-    of which the last would reach past the end of each row."""
+    """Strides for a descriptor of a result, as ``strides_for_load``. Rows must be multiples of 16 bytes: a store writes
+    16 bytes at a time, so the last ones would pass the end of a shorter row."""
     if matrix.shape[-1] * matrix.element_size() % 16:
         return None
     return strides_for_load(matrix)
 
 
 def flat_rows(tensor: torch.Tensor) -> torch.Tensor | None:
-    """(G, max_M, columns) as (G * max_M, columns), the same memory; None where its strides do not allow it."""
+    """A view of (G, max_M, columns) as (G * max_M, columns); None if the strides do not allow it."""
     groups, rows, columns = tensor.shape
     of_group, of_row, of_column = tensor.stride()
     if groups > 1 and rows > 1 and of_group != rows * of_row:
@@ -109,7 +108,7 @@ def flat_rows(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def unshuffled(weight: torch.Tensor) -> torch.Tensor:
-    """A weight (..., N, K) in the order of ``shuffle_weight``, as a contiguous one in the order of its indices."""
+    """A contiguous copy of a weight (..., N, K), from the order of ``shuffle_weight`` to that of its indices."""
     *groups, lines, depth = weight.shape
     pack = PACK_BYTES // weight.element_size()
     parts = weight.reshape(*groups, lines // LINES, depth // pack, LINES, pack)

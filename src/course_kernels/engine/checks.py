@@ -72,6 +72,12 @@ def check_device(name: str, operand: Tensor, backend: str) -> None:
         runtime.check_dtype(name, operand.dtype, device, "Convert the operands to float16, or pass backend='torch'.")
 
 
+def check_detached(name: str, tensor: Tensor) -> None:
+    """Raise where autograd would lose a write into a tensor."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(f"{name} requires a gradient, which a write into it would lose: pass {name}.detach()")
+
+
 def check_out_form(name: str, out, shape: tuple[int, ...], dtype: torch.dtype, like: str, device: torch.device) -> None:
     """Raise unless a tensor that will be written to has the form of the result; on the device of the tensor ``like``.
     What is left to ask, ``memory.check_written`` asks of its addresses."""
@@ -82,5 +88,4 @@ def check_out_form(name: str, out, shape: tuple[int, ...], dtype: torch.dtype, l
         raise TypeError(f"{name} must have dtype {dtype}, got {out.dtype}")
     if out.device != device:
         raise ValueError(f"{name} must be on the device of {like}, {device}, got {out.device}")
-    if out.requires_grad and torch.is_grad_enabled():
-        raise ValueError(f"{name} requires a gradient, which a write into it would lose: pass {name}.detach()")
+    check_detached(name, out)

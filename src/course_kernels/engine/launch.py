@@ -1,8 +1,8 @@
-"""The Triton kernels: every product, on every GPU that Triton compiles for, and in its interpreter.
+"""Launches of the Triton kernels: every product, on every GPU that Triton compiles for, and in its interpreter.
 
-A plan holds what depends on shapes, strides, dtypes and alignment alone: descriptors, the configuration, the compiled
-kernel, the argument list. Running it fills in addresses and the total, and launches. It reads nothing on the device: a
-launch can be in a CUDA graph, and each replay computes the groups that the ends or counts give then.
+A plan holds everything that depends only on shapes, strides, dtypes and alignment: descriptors, the configuration, the
+compiled kernel, the argument list. Running it fills in addresses and the total, and launches. The host reads nothing of
+the device, so a launch can be in a CUDA graph; each replay uses the current values of the ends or counts.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ KERNELS = {
     "transposed": transposed.transposed_kernel,
     "masked": masked.masked_kernel,
 }
-# Arguments of the kernels that are addresses, and the tensors that they are the addresses of.
+# The kernels' address arguments, and the tensor of each.
 _SOURCES = {
     "a": "a", "b": "b", "offs_ptr": "offs", "sizes_ptr": "offs", "bias_ptr": "bias", "scale_a_ptr": "scale_a",
     "scale_b_ptr": "scale_b", "c_desc": "out", "c_ptr": "out", "counter_ptr": "counter",
 }  # fmt: skip
 _TENSORS = ("a", "b", "offs", "bias", "scale_a", "scale_b", "out", "counter")  # in the order of ``_addresses``
-_SWAPPED = {"a": "b", "b": "a", "scale_a": "scale_b", "scale_b": "scale_a"}  # a ragged N is the M of what is transposed
+_SWAPPED = {"a": "b", "b": "a", "scale_a": "scale_b", "scale_b": "scale_a"}  # mode "n" is computed transposed
 
 
 def plan(problem: Problem, product: Product, out: Tensor) -> Plan | InterpretedPlan | EmptyPlan:
-    """The launch for products like this one.
+    """Make the plan for products like this one.
 
     Raises:
         ValueError: the configuration does not fit the kernel or the GPU's shared memory.
@@ -63,12 +63,12 @@ class InterpretedPlan:
         self._problem = problem
 
     def run(self, product: Product, out: Tensor) -> None:
-        """Interpret the kernel on float32 copies of what the interpreter cannot multiply: it takes the bits of bfloat16
-        for integers, subnormal numbers of float8_e5m2 for others, and NaN of float8_e4m3fn for 480, and does not know
-        gfx942's float8."""
+        """Interpret the kernel on float32 copies of operands that the interpreter reads wrongly: it takes the bits of
+        bfloat16 for integers, subnormal float8_e5m2 numbers for others, and NaN of float8_e4m3fn for 480, and does not
+        know gfx942's float8."""
         widened = {torch.bfloat16, FP8_FNUZ}
         if any(m.dtype == FP8_E5M2 or (m.dtype == FP8 and m.float().isnan().any()) for m in product[:2]):
-            widened.update(SCALED_DTYPES)  # both: a product has operands of one type, or of float8
+            widened.update(SCALED_DTYPES)  # all of them: A and B may have different float8 types
 
         def wide(tensor):
             return tensor.float() if tensor is not None and tensor.dtype in widened else tensor
@@ -81,7 +81,7 @@ class InterpretedPlan:
         before = result.clone() if result is not out and self._keeps_bits else None
         with runtime.interpreting():
             kernel[(programs(self._total(copies)),)](**arguments, **options)
-        if before is not None:  # what was not written to keeps its bits: rounding changes those of a NaN
+        if before is not None:  # unwritten elements keep their bits: rounding changes those of a NaN
             changed = result.view(torch.int32) != before.view(torch.int32)
             out[changed] = result[changed].to(out.dtype)
         elif result is not out:
@@ -89,18 +89,18 @@ class InterpretedPlan:
 
     @property
     def _keeps_bits(self) -> bool:
-        """Whether a part of the result may stay as it is."""
+        """Whether a part of the result may stay unwritten."""
         return self._problem.accumulate or self._problem.mode == "masked"
 
     def _total(self, product: Product) -> int:
-        """The ragged extent; 0 where the groups share none out."""
+        """The total of the ragged extent; 0 without one."""
         mode = self._problem.mode
         if mode == "m":
             return product.a.shape[0]
         return product.a.shape[1] if mode == "k" else product.b.shape[1] if mode == "n" else 0
 
     def _prepare(self, product: Product, out: Tensor) -> tuple:
-        """As ``arguments.prepare``, with the kernel itself."""
+        """Call ``arguments.prepare``; return the kernel itself in place of its name."""
         prepared: Prepared = prepare(self._problem, product, out, runtime.Device.of(out.device))
         kernel = KERNELS[prepared.kernel]
         functions = sys.modules[kernel.fn.__module__]
@@ -111,7 +111,7 @@ class InterpretedPlan:
 
 
 class Plan(InterpretedPlan):
-    """Everything about a launch on a GPU but its addresses and the total."""
+    """Everything about a launch on a GPU except its addresses and the total."""
 
     def __init__(self, problem: Problem):
         super().__init__(problem)
@@ -119,8 +119,8 @@ class Plan(InterpretedPlan):
         self._relaunch: Relaunch | None = None
 
     def run(self, product: Product, out: Tensor) -> None:
-        """Launch on the current stream. The tensors' device is the current one."""
-        with self._lock:  # the plan's descriptors are filled in and read in one go
+        """Launch on the current stream. The tensors' device must be the current one."""
+        with self._lock:  # no other thread may change the plan's descriptors before the launch has read them
             if self._relaunch is None:
                 self._compile(product, out)
                 return
@@ -130,14 +130,14 @@ class Plan(InterpretedPlan):
             self._relaunch(addresses, stream, self._programs(total), total)
 
     def _addresses(self, product: Product, out: Tensor) -> list[int | None]:
-        """Of ``_TENSORS``. A counter, where the schedule is dynamic, is new in every launch."""
+        """The addresses of ``_TENSORS``. With a dynamic schedule, every launch gets a new counter."""
         a, b, rows, scaling, epilogue, _ = product
         counter = torch.zeros(1, dtype=torch.int32, device=out.device) if self._needs_counter else None
         tensors = (a, b, rows[0] if rows else None, epilogue.bias, scaling.a, scaling.b, out, counter)
         return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
 
     def _compile(self, product: Product, out: Tensor) -> None:
-        """Launch through Triton's own path, which compiles, and keep what it made."""
+        """Launch through Triton's own path, which compiles, and keep the compiled kernel and its arguments."""
         kernel, self._programs, arguments, options, totals = self._prepare(product, out)
         programs = self._programs(self._total(product))
         compiled = kernel[(programs,)](**arguments, **options)
@@ -146,7 +146,7 @@ class Plan(InterpretedPlan):
         for position, (name, value) in enumerate(zip(kernel.arg_names, values)):
             if name in _SOURCES and value is not None:
                 sources[position] = _TENSORS.index(swapped.get(_SOURCES[name], _SOURCES[name]))
-                if isinstance(value, Tensor):  # which would keep its memory
+                if isinstance(value, Tensor):  # a kept tensor would keep its memory
                     values[position] = 0
                 else:
                     value.base = Address(value.base.dtype)
@@ -156,7 +156,7 @@ class Plan(InterpretedPlan):
 
 
 class EmptyPlan:
-    """Products over no K, of no groups, or without elements: zeros, or the bias."""
+    """The plan of a product with K = 0, without groups or without elements: writes zeros, or the bias."""
 
     def __init__(self, problem: Problem):
         self._mode, self._keep_tail = problem.mode, problem.keep_tail

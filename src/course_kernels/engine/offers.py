@@ -1,4 +1,4 @@
-"""Which backend computes a product."""
+"""The choice of the backend that computes a product."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from course_kernels.engine.tuning import time_model
 
 
 def choose(problem: Problem, product: Product, out: Tensor):
-    """The plan of the named backend where it can, else of the first that is expected to be the fastest.
+    """Make the plan of the named backend, or of the fastest expected one. Triton takes what "cute" does not compute.
 
     Raises:
-        ValueError, ImportError: the named one does not run here.
+        ValueError, ImportError: the named backend does not run here.
     """
     named, device = problem.options.backend, product.a.device
     if named == "cute":
@@ -31,8 +31,8 @@ def choose(problem: Problem, product: Product, out: Tensor):
 
 
 def is_sooner(offer: cute.Offer, operand_bytes: int) -> bool:
-    """Whether the kernel in CuTe DSL is expected to be faster than the Triton kernels. Without constants, that is
-    expected of 8-bit operands."""
+    """Whether the kernel in CuTe DSL is expected to be faster than the Triton kernels. Without constants: whether
+    operands have 8 bits."""
     other = time_model.fastest(*offer.asked, "triton")
     if offer.us is None:
         return other is None and operand_bytes == 1

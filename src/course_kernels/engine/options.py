@@ -1,4 +1,4 @@
-"""How a product is computed, and as strings, which torch's operators can take."""
+"""Options of a product, and their form as strings, which torch's operators accept."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from course_kernels.config import GemmConfig, LaunchOptions
 
 
 class Options(NamedTuple):
-    """How a product is computed; see ``grouped_mm``.
+    """Options of the computation of a product; see ``grouped_mm``.
 
     Attributes:
         out_dtype: of the result; None for the operands' own.
         check: validate the values of ends or counts, which waits for the device.
         backend: one of ``checks.BACKENDS``.
-        config: for the Triton kernels, instead of the chosen one, or how to launch the chosen one.
+        config: for the Triton kernels, in place of the chosen one; or options for launching the chosen one.
         num_sms: SMs that the launch may use; None for all.
     """
 
@@ -29,11 +29,11 @@ class Options(NamedTuple):
 
 
 _FIELDS = tuple(GemmConfig.__dataclass_fields__)
-_LAUNCH, _SMS = "launch", "sms"  # the first words of options for a launch, and of a number of SMs
+_LAUNCH, _SMS = "launch", "sms"  # first words: of encoded ``LaunchOptions``, of a number of SMs
 
 
 def encode_launch(options: Options) -> str:
-    """Configuration and number of SMs as an operator's argument; "" for none."""
+    """Encode configuration and number of SMs as an operator's argument; "" for none."""
     config, words = options.config, []
     if options.num_sms is not None:
         words += [_SMS, options.num_sms]
@@ -46,7 +46,7 @@ def encode_launch(options: Options) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def decode_launch(text: str) -> tuple[GemmConfig | LaunchOptions | None, int | None]:
-    """Configuration and number of SMs that ``encode_launch`` wrote."""
+    """Decode configuration and number of SMs from the text of ``encode_launch``."""
     words = [None if word == "None" else int(word) if word.isdigit() else word for word in text.split()]
     num_sms = None
     if words[:1] == [_SMS] and len(words) > 1:

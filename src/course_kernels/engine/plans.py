@@ -1,4 +1,4 @@
-"""From a call to a launch, and the plans that earlier calls left.
+"""The path from a call to a launch, with a cache of plans.
 
 A call without a plan is checked, a backend plans it, and the plan is cached under the product's ``signature``. A warm
 call finds its plan and launches.
@@ -24,7 +24,7 @@ MAX_PLANS = 4096
 
 
 class PlanCache:
-    """Plans by signature. Safe under threads; where it is full, the oldest plan makes room."""
+    """Plans by signature, thread-safe. A full cache drops its oldest plan."""
 
     def __init__(self, size: int = MAX_PLANS):
         self._size, self._plans, self._lock = size, {}, threading.Lock()
@@ -50,7 +50,7 @@ plans = PlanCache()
 
 
 class _Known(NamedTuple):
-    """What a warm call needs: the plan, its device, and the result's form but for the ragged extent."""
+    """A cached plan with its device and the result's form; a ragged extent of the form may change."""
 
     plan: Any
     device: torch.device
@@ -59,7 +59,7 @@ class _Known(NamedTuple):
     dtype: torch.dtype
 
     def allocate(self, product: Product) -> Tensor:
-        """A result for a batch, which may have another total."""
+        """Allocate the result of a call, whose total may differ from that of earlier calls."""
         columns = self.shape[-1]
         if self.mode == "m":  # the frequent case, a third of a microsecond faster than torch.empty
             shape = (product.a.shape[0], columns)
@@ -67,13 +67,13 @@ class _Known(NamedTuple):
         return torch.empty(self.shape_for(product), dtype=self.dtype, device=self.device)
 
     def shape_for(self, product: Product) -> tuple[int, ...]:
-        """The result's shape for a batch."""
+        """The result's shape for the total of a call."""
         if self.mode == "m":
             return product.a.shape[0], self.shape[1]
         return (self.shape[0], product.b.shape[1]) if self.mode == "n" else self.shape
 
     def is_writable(self, product: Product, out: Tensor) -> bool:
-        """Whether a result tensor is surely one that can be written to. The signature says its dtype and device."""
+        """Whether ``out`` surely can be written to. The signature already fixes its dtype and device."""
         return (
             out.shape == self.shape_for(product)
             and not (out.requires_grad or out.is_inference() or out.is_neg())
@@ -82,7 +82,7 @@ class _Known(NamedTuple):
         )
 
     def run(self, product: Product, out: Tensor) -> Tensor:
-        """Write the product to ``out``, with its device as the current one."""
+        """Write the product to ``out``, with the plan's device as the current one."""
         index = self.device.index
         if index is None or index == torch.cuda.current_device():
             self.plan.run(product, out)
@@ -99,21 +99,20 @@ def execute(
     check: Callable[[Any, Options, Tensor | None], tuple[Problem, Product]],
     arguments: Any = None,
 ) -> Tensor:
-    """The product of operands, which need not have been checked.
+    """Compute a product of operands that may be unchecked.
 
     Args:
-        product: of dense tensors in memory, or of what the caller passed instead; None where no product can be made of
-            that, which ``check`` refuses.
-        options: how to compute it.
-        out: where to write it, or what to add it to; None allocates. Fresh memory is aligned, as it was when the plan
-            was made.
-        check: the checks of an API, in the words of its arguments. It takes ``arguments``, ``options`` and ``out``, and
-            returns the problem, and the product as kernels read it.
-        arguments: of the API. Default: the product.
+        product: of dense tensors in memory, or of whatever the caller passed; None if no product can be made of that,
+            so that ``check`` raises.
+        options: options of the computation.
+        out: the tensor to write or add to; None allocates. Fresh memory is aligned, as it was when the plan was made.
+        check: the checks of an API, whose errors name its arguments. It takes ``arguments``, ``options`` and ``out``,
+            and returns the problem, and the product as kernels read it.
+        arguments: the API's arguments. Default: the product.
 
     Raises:
-        TypeError, ValueError, RuntimeError, ImportError: as ``check``, and as ``offers.choose``. Nothing is written
-            before.
+        TypeError, ValueError, RuntimeError, ImportError: as ``check`` and ``offers.choose``, before anything is
+            written.
     """
     known = None
     if product is not None and not options.check:
@@ -132,7 +131,7 @@ def execute(
 
 
 def _execute_unknown(problem: Problem, product: Product, options: Options, out: Tensor | None) -> Tensor:
-    """A call that has been checked."""
+    """Compute a checked product: find or make its plan, and run it."""
     key = signature(product, options._replace(check=False), out)
     known = plans.get(key)
     if out is None:

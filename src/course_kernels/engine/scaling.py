@@ -121,6 +121,16 @@ def check_scaling(scaling: str, mode: str) -> None:
         )
 
 
+def check_factors(name: str, scale, like: str, device: torch.device) -> None:
+    """Raise unless a scale is a float32 tensor on the device of the tensor ``like``."""
+    if not isinstance(scale, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(scale).__name__}")
+    if scale.dtype != torch.float32:
+        raise TypeError(f"{name} must be torch.float32, got {scale.dtype}")
+    if scale.device != device:
+        raise ValueError(f"{name} must be on the device of {like}, {device}, got {scale.device}")
+
+
 def padded_columns(total: int, groups: int) -> int:
     """Columns of the scales of mode "k" whose groups begin at ``offs[g-1] // 128 + g``."""
     return total // BLOCK + groups
@@ -160,12 +170,7 @@ def check_row_scales(mode: str, extents: tuple[int, int, int], scale_a, scale_b,
         ("scale_a", scale_a, M, "m", "row of mat_a"),
         ("scale_b", scale_b, N, "n", "column of mat_b"),
     ):
-        if not isinstance(scale, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(scale).__name__}")
-        if scale.dtype != torch.float32:
-            raise TypeError(f"{name} must be torch.float32, got {scale.dtype}")
-        if scale.device != device:
-            raise ValueError(f"{name} must be on the device of mat_a, {device}, got {scale.device}")
+        check_factors(name, scale, "mat_a", device)
         shape = (extent,) if mode == ragged_mode else (G, extent)
         flat = (G * extent,)
         if mode == "k" and tuple(scale.shape) == flat:
@@ -196,12 +201,7 @@ def check_block_scales(
     shapes = block_scale_shapes(mode, extents, scaling)
     found = []
     for name, scale, lines, wanted in zip(("scale_a", "scale_b"), (scale_a, scale_b), block_lines(scaling), shapes):
-        if not isinstance(scale, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(scale).__name__}")
-        if scale.dtype != torch.float32:
-            raise TypeError(f"{name} must be torch.float32, got {scale.dtype}")
-        if scale.device != device:
-            raise ValueError(f"{name} must be on the device of mat_a, {device}, got {scale.device}")
+        check_factors(name, scale, "mat_a", device)
         if tuple(scale.shape) not in wanted:
             either = " or ".join(map(str, dict.fromkeys(wanted)))
             raise ValueError(

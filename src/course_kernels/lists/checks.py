@@ -12,6 +12,7 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import autocast_dtype, cast, refuse_beside_dtensors
 from course_kernels.dtypes import IN_DTYPES, MAX_EXTENT, OUT_DTYPES, PRECISIONS, default_out_dtype
+from course_kernels.engine.checks import check_detached
 from course_kernels.memory import check_apart, check_written
 
 Method: TypeAlias = Literal["auto", "naive", "round_robin", "tma"]
@@ -122,8 +123,7 @@ def prepare_out(group_A, group_B, settings: Settings, out) -> list[torch.Tensor]
             raise TypeError(f"out[{i}] must have dtype {dtype}, got {tensor.dtype}")
         if tensor.device != device:
             raise ValueError(f"out[{i}] must be on {device}, got {tensor.device}")
-        if tensor.requires_grad and torch.is_grad_enabled():
-            raise ValueError(f"out[{i}] requires a gradient, which a write into it would lose: pass out[{i}].detach()")
+        check_detached(f"out[{i}]", tensor)
         check_written(f"out[{i}]", tensor, {})
     check_apart({"group_A": group_A, "group_B": group_B}, out)
     return out

@@ -11,9 +11,9 @@ from torch import Tensor
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, FP8_FNUZ, MAX_EXTENT, OUT_DTYPES, dtype_name
 from course_kernels.engine.access import PACK_BYTES
-from course_kernels.engine.checks import BACKENDS, check_dense, check_device, check_num_sms
+from course_kernels.engine.checks import BACKENDS, check_dense, check_detached, check_device, check_num_sms
 from course_kernels.engine.product import Counts, Options, Problem, Product
-from course_kernels.engine.scaling import BLOCK, BLOCKS, UNSCALED, Blocks, Lines, Scaling
+from course_kernels.engine.scaling import BLOCK, BLOCKS, UNSCALED, Blocks, Lines, Scaling, check_factors
 from course_kernels.engine.tuning.defaults import rows_class
 from course_kernels.masked.shuffle import ShuffledWeight, check_weight, plain
 from course_kernels.memory import check_has_memory, check_written
@@ -119,8 +119,7 @@ def check_call(call: Call, options: Options, out: Tensor) -> tuple[Problem, Prod
     """
     problem = problem_of(call, options)
     check_has_memory(call.tensors())
-    if out.requires_grad and torch.is_grad_enabled():
-        raise ValueError("Y requires a gradient, which a write into it would lose: pass Y.detach()")
+    check_detached("Y", out)
     check_written("Y", out, {name: tensor for name, tensor in call.tensors().items() if name != "Y"})
     if options.check:
         for g, rows in enumerate(call.group_layout.tolist()):
@@ -166,10 +165,7 @@ def _scaling_of(call: Call) -> Scaling:
         if not isinstance(scale, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor for {x.dtype} operands, got {type(scale).__name__}")
         check_dense(name, scale)
-        if scale.dtype != torch.float32:
-            raise TypeError(f"{name} must be torch.float32, got {scale.dtype}")
-        if scale.device != x.device:
-            raise ValueError(f"{name} must be on the device of XQ, {x.device}, got {scale.device}")
+        check_factors(name, scale, "XQ", x.device)
     deep, wide = -(-depth // BLOCK), -(-columns // BLOCK)
     of_x, of_w = tuple(x_scale.shape), tuple(w_scale.shape)
     rows = (groups, max_m), (groups, max_m, 1)

@@ -1,1 +1,1 @@
-"""The kernel in CuTe DSL for Hopper: what it computes, its compiled code, its counters."""
+"""The kernel in CuTe DSL for Hopper: its products, its compiled code, its counters."""

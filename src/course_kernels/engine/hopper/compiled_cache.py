@@ -1,8 +1,8 @@
-"""Compiled kernels in CuTe DSL, kept across processes: what takes seconds to compile takes milliseconds to load.
+"""A cache on disk of compiled CuTe DSL kernels: compiling one takes seconds, loading it takes milliseconds.
 
-Each is a file in the user's cache directory: an object file, and behind it a line that says what it is, how long
-compiling took, and a digest. Loading one runs it. So none is loaded that somebody else may have written, and what a
-crash or a full disk left of one is compiled again. Whatever is wrong with files, kernels are compiled all the same.
+Each kernel is a file in the user's cache directory: an object file, then a line with its name, its compile time and a
+digest. Loading a file runs its code. So a file that another user may have written is not loaded, and a file that a
+crash or a full disk damaged is compiled again. If files cannot be read or written, kernels are compiled anyway.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from course_kernels.kernels.cute_sm90.config import CuteConfig
 from course_kernels.kernels.cute_sm90.form import Form
 
 MOST_FILES = 512
-# What makes machine code of a kernel, and what it calls; of the two for CUDA one is installed.
+# The packages that compile a kernel and that it calls; one of -cu12 and -cu13 is installed.
 PACKAGES = ("apache-tvm-ffi", *("nvidia-cutlass-dsl" + part for part in ("", "-libs-base", "-libs-cu12", "-libs-cu13")))
 _SOURCES = Path(__file__).parents[2] / "kernels" / "cute_sm90"
 # With these settings of CuTe DSL every kernel is compiled in every process.
@@ -48,7 +48,7 @@ class Kept(NamedTuple):
 
 
 def directory() -> Path:
-    """Where kernels are kept: under `$XDG_CACHE_HOME`, or `~/.cache`. RuntimeError for a user without a home."""
+    """The cache directory, under `$XDG_CACHE_HOME` or `~/.cache`. RuntimeError for a user without a home."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "grouped-gemm-course" / "cute"
 
@@ -66,13 +66,13 @@ def kept() -> list[Kept]:
 
 
 def compiled(config: CuteConfig, form: Form, dtype: str, out_dtype: str) -> Callable:
-    """A kernel from its file, or else compiled and, if that is possible, kept in one.
+    """Load a kernel from its file, or compile it and, if possible, write the file.
 
     Args:
         config, form, dtype, out_dtype: of ``kernels.cute_sm90.compilation.compile_for``.
 
     Returns:
-        A callable, as ``compile_for`` returns it, but all eight arguments have to be given.
+        A callable like that of ``compile_for``, but all eight arguments are required.
 
     Raises:
         ValueError: as ``compile_for``.
@@ -94,7 +94,7 @@ def compiled(config: CuteConfig, form: Form, dtype: str, out_dtype: str) -> Call
     seconds = time.perf_counter() - started
     if path and _keep(function, path, name, seconds):
         _log.info("compiled %s in %.1f s; kept in %s", name, seconds, path)
-        # What later processes will run, this one runs, too.
+        # Later processes run the file, so this one does, too.
         loaded = _load(path)
         if not loaded:
             _warn(f"what is kept in {path.parent} cannot be loaded here, and every process compiles anew")
@@ -105,7 +105,7 @@ def compiled(config: CuteConfig, form: Form, dtype: str, out_dtype: str) -> Call
 
 def key(config: CuteConfig, form: Form, dtype: str, out_dtype: str) -> str:
     """A digest of everything that a compiled kernel depends on: its source, the packages that compile it and their
-    settings, the machine, whose instructions the code that launches it uses, and the arguments of ``compiled``."""
+    settings, the processor (the code that launches it uses its instructions), and the arguments of ``compiled``."""
     settings = sorted(item for item in os.environ.items() if item[0].startswith("CUTE_DSL_"))
     parts = (_sources(), _versions(), _machine(), settings, config, form, dtype, out_dtype)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
@@ -116,7 +116,7 @@ def _sources() -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-# As they are when this process imports them. Changed afterwards, they are not what it compiles.
+# At import. If the sources change later, this process still compiles the old ones, so it uses no files.
 _SOURCES_IMPORTED = _sources()
 
 
@@ -132,7 +132,7 @@ def _versions() -> list[str | None]:
 
 @functools.cache
 def _machine() -> tuple:
-    """The processor's architecture and features: code for one with more would end this process."""
+    """The processor's architecture and features. Code for a processor with more features would crash here."""
     features = set()
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
         features = {line.partition(":")[2] for line in file if line.lower().startswith(("flags", "features"))}
@@ -140,7 +140,7 @@ def _machine() -> tuple:
 
 
 def _path(name: str, digest: str) -> Path | None:
-    """Where a kernel is kept; None where none can be, or where a setting of CuTe DSL asks for a fresh compilation."""
+    """The file for a kernel; None if none can be kept, or if a setting of CuTe DSL asks for a fresh compilation."""
     if os.name != "posix" or _sources() != _SOURCES_IMPORTED or any(map(os.environ.get, _FRESH)):
         return None
     try:
@@ -166,7 +166,7 @@ def _warn(message: str) -> None:
 
 
 def _note_of(content: bytes) -> dict:
-    """The line behind an object file; ValueError if there is none, or it was written for another object file."""
+    """The line after an object file; ValueError if it is missing or belongs to another object file."""
     code, _, line = content.rpartition(b"\n")
     note = json.loads(line)
     if not isinstance(note, dict) or note.get("sha256") != hashlib.sha256(code).hexdigest():
@@ -182,7 +182,7 @@ class _Loaded(NamedTuple):
 
 
 def _load(path: Path) -> _Loaded | None:
-    """What a file holds, or None where there is none, or none to be trusted. A broken one is removed."""
+    """Load a file; None if it is missing or cannot be trusted. A broken file is removed."""
     try:
         with path.open("rb") as file:
             if not _is_ours(os.fstat(file.fileno())):
@@ -192,16 +192,16 @@ def _load(path: Path) -> _Loaded | None:
 
             from cutlass.cute.runtime import load_module
 
-            # By its number: whatever takes the file's place in the meantime was not checked.
+            # By file descriptor: another file may have taken the path since the check.
             function = load_module(f"/dev/fd/{file.fileno()}", enable_tvm_ffi=True)[_FUNCTION]
             with contextlib.suppress(OSError):
                 os.utime(file.fileno())
             return _Loaded(function, note)
     except OSError:
         return None
-    except Warning:  # which somebody wants to be an error
+    except Warning:  # from ``_warn``, where warnings are errors
         raise
-    except Exception as error:  # of the note, or whatever the loader raises
+    except Exception as error:  # from the note or the loader
         _log.info("%s is broken, and removed: %s", path, error)
         with contextlib.suppress(OSError):
             path.unlink()
@@ -209,14 +209,14 @@ def _load(path: Path) -> _Loaded | None:
 
 
 def _keep(function, path: Path, name: str, seconds: float) -> bool:
-    """Write a compiled kernel to its file, at once and whole, and remove those not used for longest."""
+    """Write a compiled kernel to its file, atomically, and remove the least recently used files."""
     try:
         with tempfile.NamedTemporaryFile() as file:
             function.export_to_c(file.name, _FUNCTION)
             code = file.read()
         note = {"name": name, "seconds": round(seconds, 3), "sha256": hashlib.sha256(code).hexdigest()}
         write_atomically(path, code + b"\n" + json.dumps(note).encode(), mode=0o600)
-    except Exception as error:  # of the file system, or whatever the exporter raises: the kernel is there all the same
+    except Exception as error:  # from the file system or the exporter: the kernel itself works
         _warn(f"compiled kernels cannot be kept in {path.parent}: {getattr(error, 'strerror', error)}")
         return False
     with contextlib.suppress(OSError):

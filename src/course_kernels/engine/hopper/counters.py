@@ -1,8 +1,8 @@
-"""Counters from which the clusters of a launch in CuTe DSL take their numbers, where the order is dynamic.
+"""Counters that give the clusters of a launch in CuTe DSL their tile numbers, where the order is dynamic.
 
 A launch finds its counter at 0 and leaves it at 0. Two launches must not use one counter at the same time. Launches on
-one stream run one after the other, so each stream has one counter. A graph's replays run one after the other, too, but
-maybe beside a stream; so each captured launch has a counter of its own, until the process ends.
+one stream run one after the other, so each stream has one counter. Replays of a graph may run at the same time as a
+stream, so each captured launch has a counter of its own, until the process ends.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import torch
 from torch import Tensor
 
 AT_A_TIME = 1024
-_PER_THREAD = 2  # the handle of a stream that is another one in each thread
+_PER_THREAD = 2  # the handle of CUDA's per-thread default stream, a different stream in each thread
 _of_streams: dict[tuple[int, int], Tensor] = {}
 _free: dict[int, list[Tensor]] = {}
-_kept: list[Tensor] = []  # the memory of all counters: a graph knows its counter's address, and holds no tensor
+_kept: list[Tensor] = []  # keeps all counters alive: a graph holds its counter's address, not a tensor
 
 
 def take(device: torch.device) -> Tensor:
-    """The counter, (1,) float64, for one launch on the current stream of a CUDA device, which is the current one."""
+    """Take the counter, (1,) float64, for one launch on the current stream of ``device``, the current device."""
     if torch.cuda.is_current_stream_capturing():
-        # Memory that is allocated now is the graph's, and is set to 0 by the graph in each replay.
+        # Memory allocated now belongs to the graph, which sets it to 0 in each replay.
         return _any_free(device)
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     if stream == _PER_THREAD:
         return torch.zeros(1, dtype=torch.float64, device=device)
     if not _free.get(device.index):
-        # In another thread: before it captures a graph, torch may give the graph all memory that this one allocates.
+        # In another thread: before a capture, torch may assign all memory that this thread allocates to the graph.
         thread = threading.Thread(target=_reserve, args=(device,))
         thread.start()
         thread.join()
@@ -37,7 +37,7 @@ def take(device: torch.device) -> Tensor:
 
 
 def _any_free(device: torch.device) -> Tensor:
-    """A free counter; where there is none, a new one that the current stream sets to 0."""
+    """Take a free counter; if there is none, make one that the current stream sets to 0."""
     try:
         return _free[device.index].pop()
     except LookupError:  # also where another thread has just taken the last one
@@ -45,7 +45,7 @@ def _any_free(device: torch.device) -> Tensor:
 
 
 def _reserve(device: torch.device) -> None:
-    """Add to the free counters."""
+    """Add ``AT_A_TIME`` counters to the free ones."""
     stream = torch.cuda.Stream(device)
     with torch.cuda.stream(stream):
         counters = torch.zeros(AT_A_TIME, dtype=torch.float64, device=device)

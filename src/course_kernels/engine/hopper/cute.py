@@ -1,15 +1,15 @@
-"""The kernel in CuTe DSL: which products it takes, and in which configuration.
+"""The kernel in CuTe DSL for Hopper: the products that it takes, and its configuration for each.
 
-On Hopper it computes modes "m" and "k" of operands that descriptors describe, as a layer of experts and both of its
-gradients have them, and counted rows; those of 8 bits with scales. All else is the Triton kernels'.
+It computes modes "m" and "k" and counted rows, if descriptors can describe the operands, as in a layer of experts and
+both of its gradients. 8-bit operands need scales. The Triton kernels compute everything else.
 
-Tensor cores read 8-bit operands with their depth contiguous. In a gradient the weights lie the other way. Where groups
-have many rows, it pays to copy the weights first: 640 to 820 TFLOP/s with the copy, against 160 for the Triton kernel.
-In mode "k" groups of 8-bit operands are whole blocks of 128 (``whole_blocks``); where they are not, both operands are
-copied, one byte for every two that a quantizer has read before.
+Tensor cores read 8-bit operands with their depth contiguous. In a gradient the columns of the weights are contiguous.
+If groups have many rows, copying the weights first pays: 640 to 820 TFLOP/s with the copy, 160 for the Triton kernel.
+In mode "k" groups of 8-bit operands are whole blocks of 128 (``whole_blocks``). Other operands are both copied into
+that form: one byte for every two that a quantizer has read before.
 
-``tuning.time_model`` says whether that pays, which backend is the faster, and in which configuration. Where it has no
-constants, ``FEW_ROWS`` and ``COPIED_ROWS`` decide for 8-bit operands, which all go to this kernel.
+``tuning.time_model`` decides whether a copy of weights pays, which backend is faster, and the configuration. Without
+its constants, 8-bit operands go to this kernel, with tiles by ``FEW_ROWS``; copies pay from ``COPIED_ROWS`` on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from course_kernels.kernels.cute_sm90.form import Form
 CAPABILITY = (9, 0)
 DTYPES = (torch.float16, torch.bfloat16, FP8)  # of operands
 _PACKAGES = ("cutlass", "tvm_ffi")
-FEW_ROWS = 64  # up to here, reading the weights takes most of the time, and tiles are low
+FEW_ROWS = 64  # up to here, reading the weights takes most of the time, so tiles are low
 # Without constants, 8-bit weights whose depth is not contiguous are copied from here on. In the record "block_scaled"
 # the copy takes as long as the product of 3,400 rows, so it pays from about 540 rows on.
 COPIED_ROWS = 1024
@@ -52,7 +52,7 @@ COPIED_ROWS = 1024
 
 @functools.cache
 def installed() -> bool:
-    """Whether the packages of the extra ``cutlass`` are there. Imports nothing."""
+    """Whether the packages of the extra ``cutlass`` are installed. Imports nothing."""
     return all(importlib.util.find_spec(name) for name in _PACKAGES)
 
 
@@ -83,13 +83,13 @@ def check_available(device: torch.device, name: str = "mat_a") -> None:
 
 
 class Offer(NamedTuple):
-    """What this kernel offers for a product.
+    """The offer to compute a product with this kernel.
 
     Attributes:
         us: the time that the time model expects, in µs, copies included; None where it has no constants.
-        asked: the product as ``time_model.fastest`` takes it, with the GPU, so that others can be compared.
+        asked: arguments of ``time_model.fastest`` for the product, to compare with other backends.
         config: the configuration.
-        plan: compiles the kernel.
+        plan: makes the plan, which compiles the kernel.
     """
 
     us: float | None
@@ -99,9 +99,9 @@ class Offer(NamedTuple):
 
 
 def offer(problem: Problem, product: Product, out: Tensor) -> Offer | None:
-    """The offer for a product that is checked; None where this kernel does not compute it, or other kernels are to: a
-    configuration for the Triton kernels is never for this one, and some copies of operands do not pay. The
-    configuration is that for all SMs, however many the options leave."""
+    """Make the offer for a checked product. None if this kernel does not compute it, if the options have a
+    configuration (for the Triton kernels), or if copying operands does not pay. The offered configuration is that for
+    all SMs, also with ``num_sms``."""
     views = None if problem.options.config is not None else Views.of(product, out)
     form = views and _form_of(product, views)
     if not form:
@@ -112,7 +112,7 @@ def offer(problem: Problem, product: Product, out: Tensor) -> Offer | None:
     rows = problem.G * problem.M if problem.mode == "masked" else problem.M
     extents, gpu = (problem.rows_per_group, (rows, problem.N), problem.K, problem.G), gpu_of(out.device)
     config = choose(form, *extents, gpu)
-    # Weights of 8 bits that are copied lie the other way.
+    # Before the copy, the columns of 8-bit weights are contiguous.
     asked = *_asked(form._replace(b_major="n") if how is CopyingPlan else form, *extents), gpu
     estimate = time_model.fastest(*asked, "cute")
     make = functools.partial(_plan, form, config, how, problem, product, out)
@@ -120,8 +120,8 @@ def offer(problem: Problem, product: Product, out: Tensor) -> Offer | None:
 
 
 class Views(NamedTuple):
-    """The tensors that the kernel is given, in its order. Counted groups follow each other along M, each with all the
-    rows that it has room for."""
+    """The kernel's tensors, in its order. Counted groups follow each other along M, each with all the rows that it has
+    room for."""
 
     a: Tensor
     b: Tensor
@@ -132,8 +132,8 @@ class Views(NamedTuple):
 
     @classmethod
     def of(cls, product: Product, out: Tensor) -> Views | None:
-        """Of a checked product; None where it has no groups that follow each other, or counted groups are not equally
-        far apart. Factors of blocks whose groups are not are copied: they are small beside A."""
+        """Make the views of a checked product. None for a batch, and if counted groups are not equally far apart. If only
+        the groups of A's block factors are not, these factors are copied: they are small beside A."""
         a, b, rows, scaling, *_ = product
         if type(rows) is Ends:
             return cls(a, b, out, rows.offs, scaling.a, scaling.b)
@@ -158,14 +158,14 @@ def is_of_groups(scale_b: Tensor) -> bool:
 
 
 def match_form(product: Product, out: Tensor) -> Form | None:
-    """The form of a checked product that the kernel computes from operands as they are, or None.
+    """The form of a checked product if the kernel computes it from the operands as they are, else None.
 
     The kernel takes modes "m" and "k", 8-bit operands with scales where the depth of both is contiguous, and 16-bit
     operands; scales of rows and columns, or of blocks as in ``BLOCKS`` and ``LINES``; no bias, no kept tail. It adds to
-    float32 results alone: to others the hardware would add rounded products, and round again. Extents of contiguous
-    dimensions are multiples of 8, but not that which groups divide; addresses and other strides multiples of 16 bytes;
-    scales of blocks may be anywhere. In mode "k" groups of 8-bit operands are whole blocks: that is known where blocks
-    do not restart at groups. Rows that are counted are those of groups at equal distances.
+    float32 results alone: with other dtypes the hardware would round twice. Extents of contiguous dimensions are
+    multiples of 8, except the extent that groups divide; addresses and other strides are multiples of 16 bytes, except
+    for scales of blocks. In mode "k" groups of 8-bit operands must be whole blocks: this is known if blocks do not
+    restart at groups. Counted groups are at equal distances.
     """
     views = Views.of(product, out)
     form = views and _form_of(product, views)
@@ -173,7 +173,7 @@ def match_form(product: Product, out: Tensor) -> Form | None:
 
 
 def _form_of(product: Product, views: Views) -> Form | None:
-    """The form of a product, of operands as they are or of copies; None where the kernel has none."""
+    """The form of a product, from operands as they are or from copies; None if the kernel has no such form."""
     a, b, c, offs, scale_a, scale_b = views
     epilogue, scaling = product.epilogue, product.scaling.name or ROW
     if a.dtype not in DTYPES or epilogue.bias is not None or epilogue.keep_tail or product.shuffled:
@@ -212,7 +212,7 @@ def _form_of(product: Product, views: Views) -> Form | None:
 
 
 def _is_read(form: Form, views: Views) -> bool:
-    """Whether a kernel of a form reads operands as they are."""
+    """Whether a kernel of a form can read the operands as they are."""
     a, b = views.a, views.b
     if form.along == "m":
         return _has_descriptor(a, 1) and _has_descriptor(b, 1 if form.b_major == "k" else 2)
@@ -223,7 +223,7 @@ def _is_read(form: Form, views: Views) -> bool:
 
 
 def _copying(form: Form, problem: Problem, views: Views) -> type[Plan] | None:
-    """The plan that copies what the kernel does not read as it is; None where a copy does not help, or does not pay."""
+    """The plan class that copies what the kernel cannot read as it is; None if a copy does not help or does not pay."""
     if form.operand_bytes > 1 or form.rows == "counts":
         return None
     if form.along == "k":
@@ -234,11 +234,11 @@ def _copying(form: Form, problem: Problem, views: Views) -> type[Plan] | None:
 def _plan(
     form: Form, config: CuteConfig, how: type[Plan], problem: Problem, product: Product, out: Tensor
 ) -> Plan:  # fmt: skip
-    """The launch for products like this one, in a configuration. Where the rows that are expected of counted groups fit
-    into one tile, the weights are read once, and L2 does not keep them. The time model does not know of that: it was
-    fitted to kernels that let L2 keep what they read."""
+    """Make the plan for products like this one, in a configuration. If the expected rows of a counted group fit into one
+    tile, the weights are read once, so L2 does not keep them. The time model ignores this: it was fitted to kernels
+    that keep weights in L2."""
     if how is PackingPlan:
-        form = form._replace(index_bytes=4)  # of the copies' ends
+        form = form._replace(index_bytes=4)  # the copies' ends are int32
     if problem.mode == "masked":
         config = replace(config, stream_b=problem.rows_per_group <= config.tile_m)
     clusters = clusters_of(config, out.device, problem.options.num_sms)
@@ -249,55 +249,55 @@ def _plan(
 
 
 def _copy_pays(problem: Problem, b: Tensor) -> bool:
-    """Whether a copy of 8-bit weights and this kernel are expected to be faster than the Triton kernel."""
+    """Whether a copy of 8-bit weights plus this kernel is expected to be faster than the Triton kernel."""
     kind, rows = Kind("m", "n", 1, _scales(problem.block_lines is not None)), problem.rows_per_group
     estimate = time_model.fastest(kind, Extents(rows, problem.N, problem.K, problem.G), gpu_of(b.device))
     return estimate.backend == "cute" if estimate else rows >= COPIED_ROWS
 
 
 def depth_contiguous(mat_b: Tensor) -> Tensor:
-    """Memory for a copy of 8-bit weights (G, K, N) whose depth is contiguous, at distances of 16 bytes."""
+    """Allocate a copy of 8-bit weights (G, K, N), depth contiguous, other strides multiples of 16 bytes."""
     groups, depth, columns = mat_b.shape
     return mat_b.new_empty(groups, columns, -(-depth // 16) * 16)[..., :depth].mT
 
 
 def multiply(product: Product, out: Tensor, form: Form, config: CuteConfig, num_sms: int | None = None) -> None:
-    """Write a product to ``out``, or add it, with a given configuration, on so many SMs; ``match_form`` found the
-    form."""
+    """Write a product to ``out``, or add it, with a given configuration, on ``num_sms`` SMs; ``form`` comes from
+    ``match_form``."""
     with torch.cuda.device(out.device):
         function = _function(config, form, product, out)
         Plan(function, clusters_of(config, out.device, num_sms), config.dynamic).run(product, out)
 
 
 class Plan:
-    """A compiled kernel, to be run on tensors of one form, in so many clusters; ``dynamic`` as in its configuration."""
+    """A compiled kernel for tensors of one form, and its number of clusters; ``dynamic`` as in its configuration."""
 
     def __init__(self, function, clusters: int, dynamic: bool = False):
         self._function, self._clusters, self._dynamic = function, clusters, dynamic
 
     def run(self, product: Product, out: Tensor) -> None:
-        """Launch on the current stream; zeros to the tail, nothing to rows that do not count."""
+        """Launch on the current stream. Writes zeros to the tail, and nothing to rows that do not count."""
         a, b, c, offs, scale_a, scale_b = Views.of(product, out)
         counter = counters.take(out.device) if self._dynamic else None
         self._function(a, b, c, offs, self._clusters, scale_a, scale_b, counter)
 
 
 class CopyingPlan(Plan):
-    """A compiled kernel that is run on a copy of B."""
+    """A compiled kernel that runs on a copy of B."""
 
     def run(self, product: Product, out: Tensor) -> None:
-        """Copy and launch, on the current stream."""
+        """Copy B and launch, on the current stream."""
         super().run(product._replace(b=depth_contiguous(product.b).copy_(product.b)), out)
 
 
 class PackingPlan(Plan):
-    """A compiled kernel that is run on copies of both operands, whose groups are whole blocks; whether ``blocks`` have
-    scales, and whether they ``restart`` at groups there."""
+    """A compiled kernel that runs on copies of both operands, whose groups are whole blocks. ``blocks``: the scales are
+    those of blocks. ``restart``: in the originals, blocks restart at every group."""
 
     blocks = restart = False
 
     def run(self, product: Product, out: Tensor) -> None:
-        """Copy and launch, on the current stream."""
+        """Copy both operands and launch, on the current stream."""
         scaling, offs = product.scaling, product.offs
         a = pack(product.a, offs, scaling.a if self.blocks else None, self.restart)
         b = pack(product.b.mT, offs, scaling.b if self.blocks else None, self.restart)
@@ -307,8 +307,8 @@ class PackingPlan(Plan):
 
 
 def _has_descriptor(tensor: torch.Tensor, contiguous: int) -> bool:
-    """Whether a descriptor describes a tensor with one dimension contiguous: 16 bytes divide its address and all its
-    other strides, which are positive and have 40 bits."""
+    """Whether a descriptor can describe a tensor whose dimension ``contiguous`` is so. The address and all other strides
+    are multiples of 16 bytes; these strides are positive and below 2**40 bytes."""
     size = tensor.element_size()
     strides = tensor.stride()
     return (
@@ -328,7 +328,7 @@ def _processors(device: torch.device) -> int:
 
 
 def clusters_of(config: CuteConfig, device: torch.device, num_sms: int | None = None) -> int:
-    """Clusters that a launch takes: as many as so many SMs hold, all of the GPU's by default; at least one.
+    """The number of clusters of a launch: as many as ``num_sms`` SMs hold (default: all SMs), at least one.
 
     Raises:
         ValueError: ``num_sms`` is less than 1.
@@ -357,7 +357,7 @@ def choose(form: Form, rows: float, size: tuple[int, int], depth: int, groups: i
         form: of the product.
         rows: of an average group; along "k" its depth.
         size: of the result, rows and columns; along "k" of a group's.
-        depth: what a sum is over, where it is the same for all groups.
+        depth: K where groups are along M; not used along "k".
         groups: their number.
         gpu: the GPU that runs it; None if unknown.
     """
@@ -367,14 +367,14 @@ def choose(form: Form, rows: float, size: tuple[int, int], depth: int, groups: i
     # No estimate: too few rows, or the model was not fitted to such a GPU, or not with 8-bit operands.
     low = form.along == "m" and rows <= FEW_ROWS
     if form.operand_bytes == 1:
-        # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
+        # Half the bytes at twice the rate: reads matter more than with 16 bits, so the tile is wide.
         large = LARGE_BLOCK_SCALED if form.scaling == "blocks" else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
         return CuteConfig(64, 128, 128, 1, 8, PINGPONG) if low else large
     return CuteConfig(64, 128, 128, 1, 4, PINGPONG) if low else CuteConfig(128, 192, 64, 2, 4, PINGPONG)
 
 
 def _asked(form: Form, rows: float, size: tuple[int, int], depth: int, groups: int) -> tuple[Kind, Extents]:
-    """Kind and extents of a product, as the time model takes them. Of 8-bit operands along "k" no times are known."""
+    """Kind and extents of a product for the time model, which has no times of 8-bit operands along "k"."""
     scaling = Scales.NONE if form.operand_bytes > 1 else _scales(form.scaling == "blocks")
     extents = Extents(size[0], size[1], rows, groups) if form.along == "k" else Extents(rows, size[1], depth, groups)
     return Kind(form.along, form.b_major, form.operand_bytes, scaling), extents

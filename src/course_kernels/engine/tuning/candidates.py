@@ -28,7 +28,6 @@ def _table(*rows) -> tuple[GemmConfig, ...]:
     return tuple(GemmConfig(*row) for row in rows)
 
 
-_CUTE_M, _CUTE_8_BIT, _CUTE_BLOCKS = CONFIGS, CONFIGS_8_BIT, CONFIGS_BLOCK_SCALED
 # Through descriptors, then through pointers. block_m, block_n, block_k, warps, stages, strips of, programs an SM, parts
 # of a store.
 _TRITON_M = _table(
@@ -80,9 +79,9 @@ def _small(kind: Kind) -> tuple[GemmConfig, ...]:
 
 def _cute(kind: Kind) -> tuple[CuteConfig, ...]:
     if kind.element_bytes == 2:
-        return CONFIGS_ALONG_K if kind.along == "k" else _CUTE_M
+        return CONFIGS_ALONG_K if kind.along == "k" else CONFIGS
     # It reads 8-bit operands with their depth contiguous. The time model adds a copy to its time.
-    return () if kind.b_major == "n" else _CUTE_BLOCKS if kind.scaling == Scales.BLOCKS else _CUTE_8_BIT
+    return () if kind.b_major == "n" else CONFIGS_BLOCK_SCALED if kind.scaling == Scales.BLOCKS else CONFIGS_8_BIT
 
 
 def offered(kind: Kind, gpu: Gpu, triton_only: bool = False) -> tuple[Config, ...]:
