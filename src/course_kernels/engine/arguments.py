@@ -1,6 +1,6 @@
-"""The arguments of one Triton launch: what each operand is read through, the configuration, the grid.
+"""The arguments of one Triton launch: descriptors or pointers of the operands, the configuration, the grid.
 
-Decides all that is fixed at compile time, and runs nothing: ``codegen`` compiles what it says, too.
+This module decides everything that is fixed at compile time, and launches nothing. ``codegen`` compiles from it, too.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Prepared(NamedTuple):
 
     Attributes:
         kernel: its name.
-        programs: of the launch, by the ragged extent's total.
-        arguments: by name.
-        options: of its compilation.
-        totals: of the arguments that hold the total: None for the number, an axis for a descriptor that it bounds.
+        programs: function from the ragged extent's total to the number of programs.
+        arguments: the kernel's arguments by name.
+        options: compiler options.
+        totals: names of arguments that hold the total: None for the number itself, else the descriptor axis it bounds.
     """
 
     kernel: str
@@ -41,7 +41,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(problem: Problem, product: Product, out: Tensor, device: Device) -> Prepared:
-    """The launch for operands of a problem, on a device that need not be where the tensors are.
+    """Prepare the launch for operands of a problem, on a device that may differ from the tensors' device.
 
     Raises:
         ValueError: the configuration does not fit the kernel or the GPU's shared memory.
@@ -50,7 +50,7 @@ def prepare(problem: Problem, product: Product, out: Tensor, device: Device) -> 
 
 
 def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device) -> Prepared:
-    """Modes "m", "n" (as "m" of the transposed operands) and "batch"."""
+    """Prepare modes "m", "n" (as "m" of the transposed operands) and "batch"."""
     mat_a, mat_b, offs, bias = product.a, product.b, product.offs, product.epilogue.bias
     scale_a, scale_b = product.scaling.a, product.scaling.b
     if problem.mode == "n":
@@ -96,7 +96,7 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
     num_sms = problem.options.num_sms
 
     def programs(total):
-        # The groups' sizes are on the device; this many tiles there are at most.
+        # The groups' sizes are on the device, so this is an upper bound of the tiles.
         if ragged:
             return _programs(config, config.tiles(total, columns) + groups * -(-columns // block_n), device, num_sms)
         return _programs(config, groups * config.tiles(rows, columns), device, num_sms)
@@ -110,13 +110,13 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
 
 
 def _transposed(problem: Problem, product: Product, out: Tensor, device: Device) -> Prepared:
-    """Mode "k"."""
+    """Prepare mode "k"."""
     mat_a, mat_b, offs, bias = product.a, product.b, product.offs, product.epilogue.bias
     scale_a, scale_b = product.scaling.a, product.scaling.b
     (rows, total), columns, groups = mat_a.shape, mat_b.shape[1], out.shape[0]
     uses_tma, accumulate = device.uses_tma, problem.accumulate
     a, b = ragged_access(mat_a.mT, uses_tma), ragged_access(mat_b, uses_tma)
-    # The hardware adds to float32; to others it would add rounded products, and round again. The interpreter cannot.
+    # The hardware adds to float32; with other dtypes it would round twice. The interpreter cannot add.
     adds = out.dtype == torch.float32 and device.num_sms is not None
     c = batch_access(out, uses_tma and (adds or not accumulate))
     kind = _kind(problem, "k", "k" if mat_a.element_size() == 1 else "n", mat_a)
@@ -124,7 +124,7 @@ def _transposed(problem: Problem, product: Product, out: Tensor, device: Device)
     config = _resolve_config(problem, kind, extents, out, (a, b, c), device)
     block_m, block_n, block_k = config.block
     blocks = _block_scales(problem, scale_a, scale_b, ("m", "k"), ("n", "k"))
-    del blocks["B_LINES"]  # there are no others here than A's
+    del blocks["B_LINES"]  # in mode "k" A_LINES serves both
     tiles = groups * config.tiles(rows, columns)
     programs = _programs(config, tiles, device, problem.options.num_sms)
     arguments = dict(
@@ -145,7 +145,7 @@ def _transposed(problem: Problem, product: Product, out: Tensor, device: Device)
 
 
 def _masked(problem: Problem, product: Product, out: Tensor, device: Device) -> Prepared:
-    """Counted rows."""
+    """Prepare counted rows, mode "masked"."""
     a, b, scaling = product.a, product.b.mT, product.scaling
     reads_a = load_access(a, device.uses_tma)
     reads_b = load_access(b, device.uses_tma and not problem.pack)
@@ -181,7 +181,7 @@ def _grouped_factors(scaling: Lines | Blocks) -> tuple[Tensor, Tensor]:
 
 
 def _factor_strides(name: str, dims: str, factors: Tensor | None) -> dict[str, int]:
-    """Stride arguments of factors (G, lines, blocks), 0 along an extent of 1, and where there are none."""
+    """Stride arguments of factors (G, lines, blocks): 0 along an extent of 1, and 0 without factors."""
     strides = (0, 0, 0) if factors is None else factors.stride()
     extents = (1, 1, 1) if factors is None else factors.shape
     return {f"stride_{name}{dim}": stride * (extent > 1) for dim, stride, extent in zip(dims, strides, extents)}
@@ -208,14 +208,14 @@ def _side_strides(bias, scale_b) -> dict[str, int]:
 
 
 def _block_scales(problem: Problem, scale_a, scale_b, dims_a, dims_b) -> dict[str, int | None]:
-    """Lines of the kernel's A and B that share a factor, and the strides of these; strides that are None, and no lines,
-    for other scales: then nothing is compiled of them."""
+    """Lines of the kernel's A and B that share a factor, and the factors' strides. For other scales 0 lines and strides
+    of None, so the compiler leaves them out."""
     if problem.block_lines is None:
         names = [f"stride_s{name}_{dim}" for name, dims in (("a", dims_a), ("b", dims_b)) for dim in dims]
         return dict.fromkeys(names) | dict(A_LINES=0, B_LINES=0)
     lines = problem.block_lines[:: -1 if problem.mode == "n" else 1]
     if problem.mode != "n" and lines[1] == BLOCK:
-        scale_b = scale_b.mT  # stored as B is, with K before N
+        scale_b = scale_b.mT  # stored like B, with K before N
     found = dict(A_LINES=lines[0], B_LINES=lines[1])
     for name, dims, scale in (("a", dims_a, scale_a), ("b", dims_b, scale_b)):
         strides = (0, *scale.stride())[-len(dims) :]
@@ -228,7 +228,7 @@ def _options(config: GemmConfig) -> dict[str, int]:
 
 
 def _programs(config: GemmConfig, max_tiles: int, device: Device, num_sms: int | None) -> int:
-    if max_tiles >= 2**31:  # kernels count them in 32 bits
+    if max_tiles >= 2**31:  # kernels count tiles in 32 bits
         raise ValueError(
             f"the product may have {max_tiles} tiles of {config.block}, more than one launch can count (2**31)"
         )
@@ -246,21 +246,21 @@ def _leaves_sms(num_sms: int | None, device: Device) -> bool:
 
 
 def _kind(problem: Problem, along: str, b_major: str, mat_a: Tensor) -> Kind:
-    """The kind of the product that the kernel computes."""
+    """The kind of product that the kernel computes."""
     size = mat_a.element_size()
     scaling = Scales.BLOCKS if problem.block_lines is not None else Scales.LINES if size == 1 else Scales.NONE
     return Kind(along, b_major, size, scaling, problem.precision)
 
 
 def _average(problem: Problem, groups: int) -> float:
-    """The average group's ragged extent, of the rounded total: what came first must not decide for totals like it."""
+    """The average group's ragged extent, from the rounded total: similar totals must get the same configuration."""
     return round(problem.rows_per_group * groups) / max(1, groups)
 
 
 def _resolve_config(
     problem: Problem, kind: Kind, extents: Extents, out: Tensor, accesses, device: Device
 ) -> GemmConfig:
-    """The given configuration, or the one that ``tuning.choose`` has, launched as the options ask for."""
+    """The given configuration, or that of ``tuning.choose``, changed by the launch options."""
     sizes = kind.element_bytes, out.element_size()
     limits = dict(
         capability=device.capability, shared_limit=device.shared_limit, uses_tma=accesses[-1].has_descriptor,

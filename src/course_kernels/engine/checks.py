@@ -18,7 +18,7 @@ def check_dense(name: str, value) -> None:
     """Raise unless a value is a tensor with strides."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
-    if torch.compiler.is_compiling():  # which has strided tensors alone, and does not read a layout in a backward
+    if torch.compiler.is_compiling():  # only strided tensors there; a backward cannot read a layout
         return
     if value.layout != torch.strided or value.is_nested:
         layout = "nested" if value.is_nested else value.layout
@@ -26,8 +26,8 @@ def check_dense(name: str, value) -> None:
 
 
 def differ(one: int | torch.SymInt, other: int | torch.SymInt, rule: str) -> bool:
-    """Whether two extents that must be equal differ. If a traced program learns them only at run time, it compares them
-    then, and its error names the broken rule."""
+    """Whether two extents that must be equal differ. If they are known only when a traced program runs, the program
+    compares them then, and its error names the broken rule."""
     if not isinstance(one, torch.SymInt) and not isinstance(other, torch.SymInt):
         return bool(one != other)
     from torch.fx.experimental.symbolic_shapes import guard_or_false  # imports sympy
@@ -39,7 +39,7 @@ def differ(one: int | torch.SymInt, other: int | torch.SymInt, rule: str) -> boo
 
 
 def check_num_sms(num_sms) -> None:
-    """Raise unless a number of SMs is None or one that a launch can have."""
+    """Raise unless ``num_sms`` is None or an int of at least 1."""
     if num_sms is None:
         return
     if not isinstance(num_sms, int) or isinstance(num_sms, bool):
@@ -60,7 +60,7 @@ def check_offs(offs, name: str, device: torch.device) -> None:
 
 
 def check_device(name: str, operand: Tensor, backend: str) -> None:
-    """Raise where no kernel runs on the operands' kind of device, or the GPU does not multiply their dtype."""
+    """Raise if no kernel runs on the operands' kind of device, or if the GPU does not multiply their dtype."""
     device = operand.device
     if backend == "torch" or device.type in ("cpu", "meta"):
         return
@@ -68,7 +68,7 @@ def check_device(name: str, operand: Tensor, backend: str) -> None:
         raise ValueError(
             f"{name} must be on a CPU or a GPU of type cuda, got {device}; backend='torch' takes tensors of any device"
         )
-    if torch.cuda.is_available() or not isinstance(operand, FakeTensor):  # fake tensors of a GPU that is not here
+    if torch.cuda.is_available() or not isinstance(operand, FakeTensor):  # a fake tensor may be of a missing GPU
         runtime.check_dtype(name, operand.dtype, device, "Convert the operands to float16, or pass backend='torch'.")
 
 
@@ -79,8 +79,8 @@ def check_detached(name: str, tensor: Tensor) -> None:
 
 
 def check_out_form(name: str, out, shape: tuple[int, ...], dtype: torch.dtype, like: str, device: torch.device) -> None:
-    """Raise unless a tensor that will be written to has the form of the result; on the device of the tensor ``like``.
-    What is left to ask, ``memory.check_written`` asks of its addresses."""
+    """Raise unless a tensor that will be written to has the form of the result, on the device of the tensor ``like``.
+    ``memory.check_written`` checks its addresses."""
     check_dense(name, out)
     if tuple(out.shape) != tuple(shape):
         raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(out.shape)}")

@@ -1,14 +1,14 @@
-"""A grouped product in parts: its operands, how rows are found, what factors there are, what becomes of the sums.
+"""A grouped product in parts: operands, rows of the groups, scale factors, epilogue.
 
     Product(a, b, rows, scaling, epilogue)
 
-    rows        Ends: exclusive ends of groups that follow each other. Counts: how many rows count of groups at equal
-                distances. EACH: a batch, whose matrices are whole.
+    rows        Ends: exclusive ends of groups that follow each other. Counts: for groups at equal distances, the
+                number of rows that count. EACH: a batch of whole matrices.
     scaling     UNSCALED, Lines: factors of rows and columns, Blocks: factors of blocks of 128 along K.
     epilogue    Store: round and store, after a bias. ADD: add to what the result holds.
 
-A part names its tensors and gives what of it decides about a launch (``key``). ``options.Options`` say how the
-product is to be computed. ``Problem`` is a product whose form was checked, without its tensors: plans are made from it.
+Each part names its tensors, and gives its part of a plan's key (``key``): everything of it that a launch depends on.
+``Problem`` is a product whose form was checked, without its tensors, with ``Options``: plans are made from it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Ends(NamedTuple):
     load = FunctionName("load_rows")
 
     def key(self) -> tuple | None:
-        """What decides about a launch; None where kernels cannot read the ends as they are."""
+        """The ends' part of a plan's key; None if kernels cannot read them as they are (gaps between them)."""
         offs = self.offs
         if not offs.is_contiguous():
             return None
@@ -54,14 +54,14 @@ class Counts(NamedTuple):
 
     Attributes:
         sizes: int32 or int64 (G,), how many rows count.
-        expected: rows of an average group, as ``rows_class`` gives them; 0 where nobody knows.
+        expected: rows of an average group, as ``rows_class`` gives them; 0 if unknown.
     """
 
     sizes: Tensor
     expected: int = 0
 
     def key(self) -> tuple | None:
-        """As for ``Ends``."""
+        """The counts' part of a plan's key; None as for ``Ends``."""
         sizes = self.sizes
         if not sizes.is_contiguous():
             return None
@@ -75,7 +75,7 @@ class Each(NamedTuple):
     load = FunctionName("load_rows")
 
     def key(self) -> tuple:
-        """As for ``Ends``."""
+        """An empty part of a plan's key."""
         return ()
 
 
@@ -89,7 +89,7 @@ class Store(NamedTuple):
     """Round once and store.
 
     Attributes:
-        bias: (G, N) to add before, or None.
+        bias: (G, N), added before the rounding, or None.
         keep_tail: leave what follows the last group as it is, instead of writing zeros.
         function: the Triton kernel's device function.
     """
@@ -101,7 +101,7 @@ class Store(NamedTuple):
     accumulates = False
 
     def key(self) -> tuple | bool | None:
-        """What decides about a launch; None for a lazily negated bias."""
+        """The epilogue's part of a plan's key; None for a lazily negated bias, which kernels cannot read."""
         bias = self.bias
         if bias is None:
             return self.keep_tail
@@ -119,7 +119,7 @@ class Add(NamedTuple):
     keep_tail = False
 
     def key(self) -> str:
-        """As for ``Store``."""
+        """The epilogue's part of a plan's key."""
         return "add"
 
 
@@ -133,7 +133,7 @@ class Product(NamedTuple):
     """The parts of one product.
 
     Attributes:
-        a, b: the matrices. Their ranks, and how rows are found, tell the mode.
+        a, b: the matrices. Their ranks and the type of ``rows`` give the mode.
         rows, scaling, epilogue: as in this module's docstring.
         shuffled: whether b's memory is in the order of ``shuffle_weight``; with ``Counts`` alone.
     """
@@ -159,11 +159,11 @@ class Product(NamedTuple):
         keep_tail: bool = False,
         accumulate: bool = False,
     ) -> Product:
-        """The product of the arguments of ``grouped_mm`` and ``scaled_grouped_mm``, which need not have been checked;
+        """Make a product of the arguments of ``grouped_mm`` or ``scaled_grouped_mm``, which may be unchecked;
         ``scaling`` as in ``engine.scaling``.
 
         Raises:
-            ValueError: there is a bias where ``accumulate`` is set.
+            ValueError: ``bias`` is given and ``accumulate`` is set.
         """
         if accumulate and bias is not None:
             got = f"shape {tuple(bias.shape)}" if isinstance(bias, Tensor) else type(bias).__name__
@@ -177,7 +177,7 @@ class Product(NamedTuple):
 
     @property
     def offs(self) -> Tensor | None:
-        """The ends of the groups, or the rows that count; None for a batch."""
+        """The ends of the groups, or the numbers of rows that count; None for a batch."""
         rows = self.rows
         return rows[0] if rows else None
 
@@ -190,13 +190,13 @@ class Product(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """One product whose form is right, without its tensors.
+    """A product whose form was checked, without its tensors.
 
     Attributes:
         mode: the ragged extent, "m", "n" or "k"; "batch", or "masked" where rows are counted.
         G: number of groups.
         M, N, K: extents of the operands; the ragged one is the sum over the groups, tail included. In mode "masked" M
-            is what a group has room for.
+            is the rows that a group has room for.
         out_shape: (M, N), or (G, M, N) in all modes but "m" and "n".
         out_dtype: of the result.
         precision: "tf32" where float32 operands may be rounded to it, else "ieee".
@@ -224,41 +224,41 @@ class Problem(NamedTuple):
 
     @property
     def block_lines(self) -> tuple[int, int] | None:
-        """Lines of A's and B's blocks that share a factor; None where factors are not those of blocks."""
+        """Lines of A's and B's blocks that share a factor; None without factors of blocks."""
         return block_lines(self.scaling)
 
     @property
     def ragged(self) -> int | None:
-        """The extent that the groups share out; None where they share out none."""
+        """The extent that the groups divide; None if they divide none."""
         return {"m": self.M, "n": self.N, "k": self.K}.get(self.mode)
 
     @property
     def rows_per_group(self) -> float:
-        """What an average group has of the ragged extent, by ``typical_rows``; of a batch its rows."""
+        """An average group's part of the ragged extent, by ``typical_rows``; without one, ``expected`` or M."""
         if self.ragged is None:
             return self.expected or self.M
         return typical_rows(self.ragged, self.G)
 
 
 def mode_of(product: Product) -> str:
-    """The mode of operands of the right ranks: see ``Problem``."""
+    """The mode of a product whose ranks are valid: see ``Problem``."""
     if isinstance(product.rows, Counts):
         return "masked"
     return MODE_OF_RANKS[product.a.dim(), product.b.dim()]
 
 
 def quarter_octave(total: int, groups: int) -> int:
-    """Four times the binary logarithm of the average, rounded, in whole numbers; 0 for all averages below 1."""
+    """Four times the binary logarithm of the average, rounded to an integer; 0 for averages below 1."""
     average = total / max(1, groups)
     return int(8 * math.log2(average) + 1) >> 1 if average > 1 else 0
 
 
 def typical_rows(total: int, groups: int) -> float:
-    """Rows of an average group, rounded to a quarter of an octave: all that a choice may depend on, so that a product
-    is computed in the same way whatever total came first."""
+    """Rows of an average group, rounded to a quarter of an octave. Choices depend on no other number of rows, so a
+    product is computed in the same way whichever total came first."""
     return 2 ** (quarter_octave(total, groups) / 4) if total else 0.0
 
 
 def in_words_of(names: Mapping[str, str], product: Product) -> dict[str, Tensor | None]:
-    """A product's tensors by the names that an API has for them."""
+    """A product's tensors by an API's names for them."""
     return {names[field]: tensor for field, tensor in product.tensors().items()}

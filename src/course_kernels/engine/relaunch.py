@@ -1,9 +1,9 @@
-"""Launch a compiled Triton kernel again, with other addresses and nothing else changed, at the least host time.
+"""Launch a compiled Triton kernel again, with other addresses and another total, at the least host time.
 
-Triton's own path looks at each argument, and encodes each descriptor anew, at every launch: 16 µs for the packed
-kernels, which is more than the whole call of other libraries. Here the argument list that its launcher received is
-kept, and only addresses and the descriptors of new addresses change. That reaches behind Triton's interface; where it
-looks different from what is expected, and while a profiler listens to launches, Triton's own path is taken.
+Triton's own path inspects each argument and encodes each descriptor at every launch: 16 µs for the packed kernels,
+more than a whole call of other libraries. This module keeps the argument list that Triton's launcher received, and
+changes only addresses, totals and their descriptors. It uses Triton's internals. Where these differ from what it
+expects, and while a profiler listens to launches, it takes Triton's own path.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _MAX_DESCRIPTORS = 256
 
 
 class Address:
-    """An address in place of a tensor: what the launcher needs to know of a descriptor's base. A kept descriptor with
-    a tensor in it would keep the tensor's memory."""
+    """An address in place of a descriptor's base tensor, for the launcher. A kept descriptor with a tensor in it would
+    keep the tensor's memory."""
 
     def __init__(self, dtype):
         self.value, self.dtype = 0, dtype
@@ -31,7 +31,7 @@ class Relaunch:
 
     Args:
         compiled: what Triton returned from the first launch.
-        programs: of that launch, whose grid has one axis.
+        programs: number of programs of that launch, whose grid has one axis.
         arguments: all of the kernel's arguments in order, those of compile time included. Descriptors have an
             ``Address`` for a base.
         sources: for each argument that is an address or a descriptor, its position and the index of its address in
@@ -53,7 +53,7 @@ class Relaunch:
             self._short = None
 
     def __call__(self, addresses: list[int], stream: int, programs: int, total: int) -> None:
-        """Launch on a stream, ``addresses`` and ``total`` in the places that ``sources`` and ``totals`` say."""
+        """Launch on a stream, with ``addresses`` and ``total`` at the positions of ``sources`` and ``totals``."""
         hooks = self._hooks
         if self._short is not None and not hooks.launch_enter_hook.calls and not hooks.launch_exit_hook.calls:
             return self._short(addresses, stream, programs, total)
@@ -86,7 +86,7 @@ class Relaunch:
         if sorted(self._descriptors) != sorted(cells["tensordesc_indices"]) or launcher.global_scratch_size:
             return None
 
-        # Let the wrapper, and the launcher around it, prepare a call of a function that keeps what it is given.
+        # Let the wrapper, and the launcher around it, prepare a call of a function that records its arguments.
         seen = []
         recorder = tuple(
             types.CellType((lambda *args: seen.append(args)) if name == "launcher" else cells[name]) for name in names
@@ -113,7 +113,7 @@ class Relaunch:
         maps = [i for i, value in enumerate(values) if type(value).__name__ == "PyCUtensorMap"]
         if len(maps) != len(self._descriptors):
             return None
-        # Behind each map lie the descriptor's extents.
+        # After each map come the descriptor's extents.
         encoded = [
             (at, self._sources[i], self._descriptors[i], metadata[i], self._totals.get(i), {})
             for at, i in zip(maps, sorted(self._descriptors), strict=True)
@@ -153,7 +153,7 @@ class _Mark(int):
 
 
 def _position(values: list, mark: object) -> int:
-    """Where the mark itself is (not an equal value: some arguments do not compare)."""
+    """Find the mark by identity: some arguments cannot be compared."""
     for i, value in enumerate(values):
         if value is mark:
             return i

@@ -23,7 +23,7 @@ BLOCK_SCALINGS = {
     "k": (f"{LINE} {LINE}",),
     "batch": (f"{LINE} {SQUARE}", f"{SQUARE} {LINE}", f"{LINE} {LINE}"),
 }
-BLOCKS, LINES = f"{LINE} {SQUARE}", f"{LINE} {LINE}"  # of a layer's products, and of the gradients of its weights
+BLOCKS, LINES = f"{LINE} {SQUARE}", f"{LINE} {LINE}"  # for a layer's products, and for the gradients of its weights
 
 
 class Unscaled(NamedTuple):
@@ -34,13 +34,13 @@ class Unscaled(NamedTuple):
     name = None
 
     def key(self, mode: str, total: int | None, groups: int) -> tuple:
-        """What decides about a launch, but for the ragged extent's ``total``; None where kernels cannot read it."""
+        """The factors' part of a plan's key, without the ragged ``total``; None if kernels cannot read them so."""
         return ()
 
 
 class Lines(NamedTuple):
-    """Float32 factors of A's rows and of B's columns: (total,) where the groups share that extent out, else (G, M) and
-    (G, N). Those of counted rows may have any strides."""
+    """Float32 factors of A's rows and of B's columns: (total,) along the ragged extent, else (G, M) and (G, N). Those
+    of counted rows may have any strides."""
 
     a: Tensor
     b: Tensor
@@ -48,7 +48,7 @@ class Lines(NamedTuple):
     name = ROW
 
     def key(self, mode: str, total: int | None, groups: int) -> tuple | None:
-        """As for ``Unscaled``."""
+        """The same as ``Unscaled.key``."""
         found = []
         for scale, ragged in ((self.a, mode == "m"), (self.b, mode == "n")):
             shape = scale.shape
@@ -76,7 +76,7 @@ class Blocks(NamedTuple):
     name: str
 
     def key(self, mode: str, total: int | None, groups: int) -> tuple | None:
-        """As for ``Unscaled``; None for factors of other shapes, too."""
+        """The same as ``Unscaled.key``; also None if the ragged extent of a factor is wrong."""
         found = [self.name]
         ragged = {"m": (0, None), "n": (None, 0), "k": (1, 1)}.get(mode, (None, None))
         for scale, dim in zip((self.a, self.b), ragged):
@@ -102,14 +102,14 @@ Scaling: TypeAlias = Unscaled | Lines | Blocks
 
 
 def block_lines(scaling: str | None) -> tuple[int, int] | None:
-    """Lines of A's and of B's blocks, 1 or 128 each; None where factors are not those of blocks."""
+    """Lines of A's and of B's blocks, 1 or 128 each; None without factors of blocks."""
     if scaling is None or scaling == ROW:
         return None
     return tuple(BLOCK if side == SQUARE else 1 for side in scaling.split())
 
 
 def check_scaling(scaling: str, mode: str) -> None:
-    """Raise ValueError unless a mode has a scaling."""
+    """Raise ValueError unless the mode supports the scaling."""
     if scaling != ROW and scaling not in BLOCK_SCALINGS[mode]:
         supported = ["RowWise with RowWise"]
         for each in BLOCK_SCALINGS[mode]:
@@ -132,7 +132,7 @@ def check_factors(name: str, scale, like: str, device: torch.device) -> None:
 
 
 def padded_columns(total: int, groups: int) -> int:
-    """Columns of the scales of mode "k" whose groups begin at ``offs[g-1] // 128 + g``."""
+    """Columns of the scales of mode "k" if group g begins at column ``offs[g-1] // 128 + g``."""
     return total // BLOCK + groups
 
 
@@ -141,8 +141,8 @@ def _blocks(extent: int) -> int:
 
 
 def block_scale_shapes(mode: str, extents: tuple[int, int, int, int], scaling: str) -> tuple[list, list]:
-    """Shapes that scale_a and scale_b may have: in mode "k" that of blocks that restart at every group, and that of
-    blocks that do not; in others one. Arguments as for ``check_block_scales``."""
+    """The valid shapes of scale_a and of scale_b. Mode "k" has two each: for blocks that restart at every group, and
+    for blocks that do not. Other modes have one. Arguments as for ``check_block_scales``."""
     M, N, K, G = extents
     lines_a, lines_b = block_lines(scaling)
     batch_a, batch_b = ((G,) if mode in wanted else () for wanted in (("n", "batch"), ("m", "batch")))
@@ -153,7 +153,7 @@ def block_scale_shapes(mode: str, extents: tuple[int, int, int, int], scaling: s
 
 
 def check_row_scales(mode: str, extents: tuple[int, int, int], scale_a, scale_b, device: torch.device) -> list[Tensor]:
-    """Row-wise scales in the form that kernels read: (total,) or (G, extent), contiguous.
+    """Check row-wise scales; return them as kernels read them: (total,) or (G, extent), contiguous.
 
     Args:
         mode: of the product.
@@ -186,7 +186,7 @@ def check_row_scales(mode: str, extents: tuple[int, int, int], scale_a, scale_b,
 def check_block_scales(
     mode: str, extents: tuple[int, int, int, int], scaling: str, scale_a, scale_b, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Scales of blocks in the form that kernels read, any strides.
+    """Check scales of blocks; return them as kernels read them, any strides.
 
     Args:
         mode: of the product.
@@ -218,20 +218,20 @@ def check_block_scales(
 
 
 def blocks_restart(scale_a: Tensor, total: int, groups: int) -> bool:
-    """Whether checked scales of mode "k" have a column of their own for every group's last block."""
+    """Whether the blocks of checked scales of mode "k" restart at every group, by the number of columns."""
     return scale_a.shape[1] == padded_columns(total, groups)
 
 
 def is_outer(scale: Tensor) -> bool:
-    """Whether (total, blocks) scales are stored block by block without gaps: then a stride is the total."""
+    """Whether (total, blocks) scales are stored block by block without gaps, so that a stride is the total."""
     return scale.dim() == 2 and scale.stride() == (1, scale.shape[0])
 
 
 def check_whole_blocks(offs: Tensor, scale_a: Tensor, total: int) -> None:
-    """Where the scales of mode "k" promise it, check that groups end at multiples of 128; waits for the device.
+    """Check that groups end at multiples of 128, if the scales of mode "k" need it; waits for the device.
 
     Raises:
-        ValueError: with the index and the value.
+        ValueError: a group ends elsewhere; the message has the index and the value.
     """
     if blocks_restart(scale_a, total, offs.shape[0]):
         return
@@ -244,8 +244,8 @@ def check_whole_blocks(offs: Tensor, scale_a: Tensor, total: int) -> None:
 
 
 def dequantized(matrix: Tensor, scale: Tensor, lines: int) -> Tensor:
-    """A matrix (lines, K), its factors (lines or their blocks, blocks of K), and how many lines a block has: the
-    products in float32."""
+    """Multiply a matrix (lines, K) by its factors (lines or blocks of lines, blocks of K), in float32. ``lines``: lines
+    per block."""
     rows, depth = matrix.shape
     factors = scale.repeat_interleave(BLOCK, 1)[:, :depth]
     if lines > 1:

@@ -1,4 +1,4 @@
-"""The key under which a product's launch is kept: all that decides about it."""
+"""The key of a product's plan: everything that the plan depends on."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ WINDOW_ROWS = 2**30  # rows that a descriptor with a sliding bound can hold (tri
 
 
 def signature(product: Product, options: Options, out=None) -> tuple | None:
-    """All that a launch is prepared for: everything but values, addresses, and the ragged extent's total.
+    """Make the key of a plan: everything that a launch depends on, except values, addresses, and the ragged total.
 
     Tensors without memory, whose storage was resized to 0, have a signature of their own.
-    Of the total, which changes from batch to batch, only a size class counts, so that the same layer on another batch
-    has the same signature. In mode "n" the whole total counts: it is a stride of the result. All that an API checks but
-    values, and memory that is shared, is a function of the signature.
+    Only a size class of the total is in the key, so the same layer on another batch has the same key. In mode "n" the
+    whole total counts: it is a stride of the result. The signature determines every check of an API, except those of
+    values and of shared memory.
 
     Returns:
-        A key, hashable if the options are; None for operands that no launch is kept for: no tensors, without strides,
+        A key, hashable if the options are; None for operands without a kept plan: non-tensors, tensors without strides,
         lazily negated views, ends with gaps between them, scales that kernels cannot read as they are.
     """
     a, b, rows, scaling, epilogue, shuffled = product
@@ -61,12 +61,12 @@ def signature(product: Product, options: Options, out=None) -> tuple | None:
         if a.dtype == float32:
             key = (*key, runtime.allows_tf32())
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
-        return None  # not tensors, or options of other types: the checks say so
+        return None  # not tensors, or options of wrong types: the checks raise
     return key
 
 
 def _size_class(total: int, groups: int) -> int:
-    """What of a total decides about a launch."""
-    if total < 2 or total > WINDOW_ROWS:  # strides without a meaning; extents that no window has
+    """The part of a total that a launch depends on."""
+    if total < 2 or total > WINDOW_ROWS:  # a stride has no meaning, or no window has the extent
         return total
-    return ~quarter_octave(total, groups)  # a negative number is no total
+    return ~quarter_octave(total, groups)  # negative, so never equal to a total

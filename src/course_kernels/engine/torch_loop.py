@@ -1,6 +1,6 @@
 """Grouped products by torch alone: one after another, in float32, rounded once.
 
-Not torch's own grouped_mm, which leaves the tail undefined.
+torch's own grouped_mm is not used: it leaves the tail undefined.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Plan:
 
     @torch.no_grad()
     def run(self, product: Product, out: Tensor) -> None:
-        """Write the product to ``out``, or add it; zeros to the tail unless it is kept, nothing to rows that do not
-        count."""
+        """Write the product to ``out``, or add it. Writes zeros to the tail unless it is kept, and nothing to rows that
+        do not count."""
         mode, extent = self._problem.mode, _extent(self._problem.mode, product)
         given = [] if product.offs is None else product.offs.tolist()
         start = 0
-        with torch.autocast(product.a.device.type, enabled=False):  # it would round the widened operands again
+        with torch.autocast(product.a.device.type, enabled=False):  # autocast would round the widened operands
             for g in range(self._problem.G):
                 if mode == "masked":
                     start, end = 0, max(0, min(given[g], extent))
@@ -41,7 +41,7 @@ class Plan:
             (out[start:] if mode == "m" else out[:, start:]).zero_()
 
     def _multiply(self, product: Product, out: Tensor, g: int, part: slice, extent: int) -> None:
-        """One group's product; ``part`` is what it has of the ragged extent."""
+        """Compute one group's product; ``part`` is its slice of the ragged extent."""
         problem, bias = self._problem, product.epilogue.bias
         a, b, c = _parts(problem, g, part, product, out)
         if problem.block_lines is not None:
@@ -63,7 +63,7 @@ class Plan:
 
 
 def _extent(mode: str, product: Product) -> int:
-    """What of the product the groups share out, or what each has room for."""
+    """The extent that the groups divide; in a batch and with counted rows, the rows that each has room for."""
     return {"n": product.b.shape[-1], "k": product.a.shape[-1]}.get(mode, product.a.shape[-2])
 
 
@@ -82,7 +82,7 @@ def _parts(problem: Problem, g: int, part: slice, product: Product, out: Tensor)
 
 
 def _block_factors(problem: Problem, scaling: Scaling, g: int, part: slice, extent: int) -> tuple[Tensor, Tensor]:
-    """A group's factors of blocks, each (lines, or their blocks, by blocks of K)."""
+    """A group's factors of blocks, each (lines or blocks of lines, blocks of K)."""
     scale_a, scale_b, _ = scaling
     if problem.block_lines[1] == BLOCK:
         scale_b = scale_b.mT

@@ -1,8 +1,8 @@
 """Float8 operands of mode "k" in which every group is whole blocks of 128.
 
 Tensor cores read 8-bit operands with their depth contiguous. Groups along that depth begin anywhere, but the hardware
-loads from multiples of 16 bytes alone, and a block with a factor of its own begins with its group. So each group begins
-at a multiple of 128 here, and zeros fill its last block. Its factors are those of blocks that do not restart.
+loads only from multiples of 16 bytes, and blocks with factors start at the beginning of their group. So here each group
+begins at a multiple of 128, and zeros fill its last block. Its factors are those of blocks that do not restart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from course_kernels.engine.scaling import BLOCK, padded_columns
 
 
 class WholeBlocks(NamedTuple):
-    """Groups as whole blocks.
+    """A matrix whose groups are whole blocks, with its factors and the groups' ends.
 
     Attributes:
         values: (lines, 128 * blocks), contiguous, with ``blocks = total // 128 + G``: no more are needed. What follows
@@ -32,7 +32,7 @@ class WholeBlocks(NamedTuple):
 
 
 def allocate(lines: Tensor, groups: int, dtype: torch.dtype, scaled: bool) -> WholeBlocks:
-    """Memory for lines (lines, total)."""
+    """Allocate whole blocks for a matrix (lines, total)."""
     count, blocks = lines.shape[0], padded_columns(lines.shape[1], groups)
     scale = lines.new_empty((blocks, count), dtype=torch.float32).mT if scaled else None
     ends = lines.new_empty((groups,), dtype=torch.int32)
@@ -40,10 +40,10 @@ def allocate(lines: Tensor, groups: int, dtype: torch.dtype, scaled: bool) -> Wh
 
 
 def pack(values: Tensor, offs: Tensor, scale: Tensor | None = None, restart: bool = True) -> WholeBlocks:
-    """A copy of 8-bit lines (lines, total) of any strides, on the current stream.
+    """Copy an 8-bit matrix (lines, total) of any strides into whole blocks, on the current stream.
 
     Args:
-        values: the lines.
+        values: the matrix.
         offs: (G,), contiguous, the ends of the groups.
         scale: (lines, C) factors of blocks, any strides, or None.
         restart: whether blocks restart at every group in ``scale``.
@@ -64,8 +64,8 @@ def pack(values: Tensor, offs: Tensor, scale: Tensor | None = None, restart: boo
 
 
 def pack_by_torch(values: Tensor, offs: Tensor, scale: Tensor) -> WholeBlocks:
-    """``pack`` without a kernel, of blocks that restart; values after the last group, and factors that no block has,
-    are zeros."""
+    """``pack`` without a kernel, for blocks that restart. Values after the last group, and factors without a block, are
+    zeros."""
     made = allocate(values, offs.shape[0], values.dtype, True)
     if not offs.shape[0]:
         made.values.zero_(), made.scale.zero_()
@@ -80,18 +80,18 @@ def pack_by_torch(values: Tensor, offs: Tensor, scale: Tensor) -> WholeBlocks:
     made.scale.copy_(torch.where(inside, scale[:, column], 0.0))
     at = ((starts[g] + in_group * BLOCK)[:, None] + torch.arange(BLOCK, device=values.device)).flatten()
     inside = inside.repeat_interleave(BLOCK) & (at < offs.long().clamp(0, values.shape[1])[g].repeat_interleave(BLOCK))
-    padded = torch.nn.functional.pad(values.view(torch.uint8), (0, 1))  # one more, of zeros
+    padded = torch.nn.functional.pad(values.view(torch.uint8), (0, 1))  # one more column, of zeros
     made.values.view(torch.uint8).copy_(padded[:, torch.where(inside, at, values.shape[1])])
     return made
 
 
 def ends_of(offs: Tensor, total: int) -> Tensor:
-    """Where groups end that are whole blocks."""
+    """The ends of the groups as whole blocks."""
     return (_spans(offs, total)[2] * BLOCK).to(torch.int32)
 
 
 def _spans(offs: Tensor, total: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Where each group begins, how many blocks it has, and how many it has with all groups before it."""
+    """Each group's start, its number of blocks, and the running sum of these numbers."""
     ends = offs.long().clamp(0, total)
     starts = torch.cat([ends.new_zeros(1), ends])[:-1]
     blocks = ((ends - starts).clamp(min=0) + BLOCK - 1) // BLOCK

@@ -132,8 +132,8 @@ class Views(NamedTuple):
 
     @classmethod
     def of(cls, product: Product, out: Tensor) -> Views | None:
-        """Make the views of a checked product. None for a batch, and if counted groups are not equally far apart. If only
-        the groups of A's block factors are not, these factors are copied: they are small beside A."""
+        """Make the views of a checked product. None for a batch, and if counted groups are not equally far apart. If
+        only the groups of A's block factors are not, these factors are copied: they are small beside A."""
         a, b, rows, scaling, *_ = product
         if type(rows) is Ends:
             return cls(a, b, out, rows.offs, scaling.a, scaling.b)
@@ -234,9 +234,9 @@ def _copying(form: Form, problem: Problem, views: Views) -> type[Plan] | None:
 def _plan(
     form: Form, config: CuteConfig, how: type[Plan], problem: Problem, product: Product, out: Tensor
 ) -> Plan:  # fmt: skip
-    """Make the plan for products like this one, in a configuration. If the expected rows of a counted group fit into one
-    tile, the weights are read once, so L2 does not keep them. The time model ignores this: it was fitted to kernels
-    that keep weights in L2."""
+    """Make the plan for products like this one, in a configuration. If the expected rows of a counted group fit into
+    one tile, the weights are read once, so L2 does not keep them. The time model ignores this: it was fitted to
+    kernels that keep weights in L2."""
     if how is PackingPlan:
         form = form._replace(index_bytes=4)  # the copies' ends are int32
     if problem.mode == "masked":
@@ -307,7 +307,7 @@ class PackingPlan(Plan):
 
 
 def _has_descriptor(tensor: torch.Tensor, contiguous: int) -> bool:
-    """Whether a descriptor can describe a tensor whose dimension ``contiguous`` is so. The address and all other strides
+    """Whether a descriptor can describe a tensor, with a given dimension contiguous. The address and all other strides
     are multiples of 16 bytes; these strides are positive and below 2**40 bytes."""
     size = tensor.element_size()
     strides = tensor.stride()

@@ -1,7 +1,7 @@
-"""Which configuration serves a product, and why.
+"""The choice of a product's configuration, and the reason for it.
 
-``chooser.choose`` answers for the Triton kernels: by ``time_model``, with the constants of ``measured``, else by the
-rules of ``defaults``. ``explanation.explain`` says why. ``candidates``: what is measured, by ``bench.tuning``.
+``chooser.choose`` chooses for the Triton kernels: by ``time_model`` with the constants of ``measured``, else by the
+rules of ``defaults``. ``explanation.explain`` says why. ``candidates``: the configurations that are measured.
 """
 
 from course_kernels.engine.tuning.chooser import Choice, choose

@@ -1,5 +1,5 @@
-"""The configurations that are measured for each kind of products. Only these have constants, so only these, and the
-rules of ``defaults``, are ever chosen."""
+"""The configurations that are measured for each kind of products. Only these have constants, so every choice is one of
+these or a rule of ``defaults``."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from course_kernels.kernels.cute_sm90.config import (
 )
 
 Config: TypeAlias = CuteConfig | GemmConfig
-CUTE_ARCH = "sm_90"  # the kernel in CuTe DSL runs there alone
+CUTE_ARCH = "sm_90"  # the only architecture of the kernel in CuTe DSL
 
 
 def _table(*rows) -> tuple[GemmConfig, ...]:
     return tuple(GemmConfig(*row) for row in rows)
 
 
-# Through descriptors, then through pointers. block_m, block_n, block_k, warps, stages, strips of, programs an SM, parts
-# of a store.
+# First through descriptors, then through pointers. Columns: block_m, block_n, block_k, warps, stages, group_m, programs
+# per SM, store parts.
 _TRITON_M = _table(
     (128, 256, 64, 8, 4, 8, 1, 2), (64, 256, 64, 4, 4, 8, 1, 2), (64, 128, 64, 4, 3, 8, 2, 2),
     (64, 128, 128, 4, 3, 1, 1, 1), (32, 128, 128, 4, 4, 1, 1, 1), (16, 128, 128, 4, 4, 1, 1, 1),
@@ -41,7 +41,7 @@ _TRITON_8_BIT = _table(
     (64, 128, 128, 4, 4, 1, 1, 1), (64, 128, 128, 4, 4, 8, 1, 2), (128, 128, 128, 4, 3, 8, 2, 2),
     (128, 128, 128, 8, 3, 8, 1, 1),
 )  # fmt: skip
-# Of a GPU with less shared memory than Hopper's, among those above.
+# Added to those above on GPUs with less shared memory than Hopper's.
 _TRITON_SMALL = _table(
     (128, 128, 64, 8, 2, 8, 1, 2), (128, 128, 32, 4, 2, 8, 2, 2), (32, 128, 64, 4, 4, 1, 1, 1),
     (16, 64, 128, 4, 3, 1, 2, 1),
@@ -103,7 +103,7 @@ def offered(kind: Kind, gpu: Gpu, triton_only: bool = False) -> tuple[Config, ..
 
 @functools.cache
 def by_name(kind: Kind) -> Mapping[str, Config]:
-    """Every configuration that some GPU has constants for, by the name that records know it by."""
+    """Every configuration that some GPU has constants for, by its name in records."""
     found = [*_cute(kind), *_triton(kind, "descriptors"), *_triton(kind, "pointers")]
     found += _small(kind)
     found += [each for arch in ("gfx942", "gfx950") for of in amd_configs(arch, kind.along).values() for each in of]
@@ -111,7 +111,7 @@ def by_name(kind: Kind) -> Mapping[str, Config]:
 
 
 def name_of(config: Config) -> str:
-    """Short name, for records."""
+    """The short name of a configuration, for records."""
     if isinstance(config, CuteConfig):
         return f"cute {config.name}"
     c = config

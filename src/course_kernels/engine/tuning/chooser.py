@@ -1,4 +1,4 @@
-"""The one function that chooses a configuration of the Triton kernels: by the time model, else by rules."""
+"""The choice of a configuration of the Triton kernels: by the time model, else by rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from course_kernels.engine.tuning.kinds import Extents, Kind
 from course_kernels.engine.tuning.measured import Source
 from course_kernels.kernels.codes import Scales
 
-SAME = 0.02  # a distance between two descriptions of one kind of GPU
+SAME = 0.02  # up to this distance, two descriptions mean the same kind of GPU
 
 
 class Choice(NamedTuple):
@@ -27,8 +27,8 @@ class Choice(NamedTuple):
 
     Attributes:
         config: fits into the GPU's shared memory.
-        us: the time that the model expects, in µs; None for a rule's.
-        why: a sentence.
+        us: the time that the model expects, in µs; None if a rule chose.
+        why: the reason, a sentence.
     """
 
     config: GemmConfig
@@ -48,25 +48,25 @@ def choose(
     programs: int | None = None,
     alone: bool = False,
 ) -> Choice:
-    """The configuration of the Triton kernels for a product.
+    """Choose the configuration of the Triton kernels for a product.
 
     Args:
         kind, extents: of the product.
-        gpu: where it runs; None for the interpreter.
-        uses_tma: operands and result all go through descriptors. Default: where the GPU has them.
-        stores_tma: the result does. Default: as ``uses_tma``.
-        out_bytes: of an element of the result. Default: as of the operands, and 2 for 8-bit ones.
+        gpu: the GPU that runs it; None for the interpreter.
+        uses_tma: operands and result all go through descriptors. Default: whether the GPU has them.
+        stores_tma: the result goes through a descriptor. Default: as ``uses_tma``.
+        out_bytes: of an element of the result. Default: as an operand's, but 2 for 8-bit operands.
         accumulate: the product is added to its result, which takes shared memory where there is no descriptor.
-        programs: how many are asked for. None for persistent programs, to which the model was fitted. If each tile
-            along K has a program of its own, the answer is ``defaults.ONE_TILE``, except for deep groups.
+        programs: the requested number. None for persistent programs, to which the model was fitted. If each tile of a
+            product along K has its own program, the choice is ``defaults.ONE_TILE``, except for deep groups.
         alone: programs do not share an SM. Configurations for which one program fills an SM come first.
 
     Raises:
         ValueError: no configuration fits into the GPU's shared memory.
 
     Notes:
-        The model answers where there are constants of the GPU or of a relative, for launches that read operands as the
-        measured ones did: through descriptors where the GPU has them.
+        The model chooses if there are constants for the GPU or another one of its family, and only for launches that
+        read operands as the measured ones did: through descriptors if the GPU has them.
     """
     uses_tma = (gpu is None or gpu.uses_tma) if uses_tma is None else uses_tma
     limits = dict(
@@ -87,7 +87,7 @@ def choose(
 def _options(
     kind: Kind, extents: Extents, gpu: Gpu | None, uses_tma: bool, programs: int | None, alone: bool
 ) -> Iterator[Choice]:
-    """Choices before they are fitted into shared memory, the best first."""
+    """Yield the possible choices, the best first, before they are fitted into shared memory."""
     if gpu is not None and uses_tma == gpu.uses_tma:
         ranked = [each for each in time_model.ranking(kind, extents, gpu) if each.backend == "triton"]
         if alone:
@@ -105,7 +105,7 @@ def _options(
 
 
 def _is_one_tile(kind: Kind, extents: Extents, uses_tma: bool, programs: int | None) -> bool:
-    """Whether a product is one for ``ONE_TILE``."""
+    """Whether ``ONE_TILE`` serves a product."""
     if not (kind.along == "k" and kind.element_bytes == 2 and uses_tma and programs is not None):
         return False
     enough = programs >= extents.G * ONE_TILE.tiles(round(extents.M), extents.N)
@@ -113,7 +113,7 @@ def _is_one_tile(kind: Kind, extents: Extents, uses_tma: bool, programs: int | N
 
 
 def in_words(source: Source, kind: Kind, gpu: Gpu) -> str:
-    """Whose constants serve a kind of products on a GPU."""
+    """Name the GPU whose constants serve a kind of products on a GPU."""
     if source.measured is None:
         return "without constants"
     its = source.measured.gpu
@@ -124,7 +124,7 @@ def in_words(source: Source, kind: Kind, gpu: Gpu) -> str:
 
 
 def _why_by_hand(kind: Kind, gpu: Gpu | None, uses_tma: bool) -> str:
-    """Why the time model has no answer, and what chose instead."""
+    """The reason why a rule chooses and not the time model."""
     if gpu is None:
         return "the interpreter runs every product with small blocks"
     if uses_tma != gpu.uses_tma:

@@ -1,7 +1,7 @@
-"""Rules by hand: the configurations where no constants can exist, or none do yet.
+"""Rules by hand: the configurations for products without constants of the time model.
 
-They serve the interpreter, launches in which not everything goes through a descriptor though the GPU has them, operands
-of 32 bits, and GPUs of which no relative was measured. The 16-bit ones come from sweeps on an H200; those of AMD's GPUs
+They serve the interpreter, launches where not everything goes through a descriptor although the GPU has them, 32-bit
+operands, and GPUs of whose family none was measured. The 16-bit ones come from sweeps on an H200; those for AMD's GPUs
 were never measured.
 """
 
@@ -16,12 +16,12 @@ from course_kernels.engine.tuning.gpus import Gpu
 from course_kernels.engine.tuning.kinds import Extents, Kind
 from course_kernels.kernels.codes import Scales
 
-FEW_ROWS = 64  # up to here, a tile holds a group
+FEW_ROWS = 64  # up to here, one tile holds a group
 
 
 def rows_class(rows: int) -> int:
-    """Rows of a group as choices by hand see them: 16, 32, 64, or the nearest power of two by ratio, up to 2**20. The
-    edge between 1024 and 2048 is 1024·√2, so numbers that jitter around a power of two are one."""
+    """Round the rows of a group to 16, 32, 64, or the nearest power of two by ratio, up to 2**20. The edge between 1024
+    and 2048 is 1024·√2, so numbers that jitter around a power of two are in one class."""
     few = next((few for few in (16, 32, FEW_ROWS) if rows <= few), None)
     return few or min(max(1 << ((rows * rows).bit_length() // 2), 128), 2**20)
 
@@ -47,8 +47,8 @@ _DESCRIBED = {
     ))),
     "ieee": dict(zip((32, 128), _table((32, 32, 32, 8, 3, 8, 2, 1), (128, 64, 16, 8, 3, 8, 1, 1)))),
 }  # fmt: skip
-# Where an operand or the result has no descriptor, its addresses are held in registers, which tiles with 128
-# accumulators a thread have none left for.
+# For launches where an operand or the result has no descriptor. Its addresses take registers, and tiles with 128
+# accumulators per thread have none left.
 _POINTERS = {
     "16-bit": dict(zip((16, 32, 64, 128), _table(
         (16, 64, 128, 4, 3, 1, 2, 1), (32, 64, 64, 4, 3, 1, 2, 1), (64, 64, 64, 4, 3, 8, 2, 1),
@@ -64,22 +64,22 @@ _POINTERS = {
     ))),
     "ieee": dict(zip((32, 64), _table((32, 32, 32, 4, 3, 8, 2, 1), (64, 64, 32, 8, 2, 8, 2, 1)))),
 }  # fmt: skip
-# The masked kernel with block scales and pointers: a thread holds its accumulators twice, and addresses beside them.
+# For the masked kernel with block scales and pointers: a thread holds two sets of accumulators, and addresses.
 _MASKED_BLOCKS = _POINTERS["fp8"] | dict(zip((128,), _table((128, 64, 64, 8, 3, 8, 1, 1))))
-# Where neither the chosen configuration nor fewer of its stages fit into the shared memory.
+# For GPUs whose shared memory does not hold the chosen configuration, even with fewer stages.
 _SMALLER = _table((128, 128, 32, 8, 3, 8, 1, 1), (64, 64, 32, 8, 2, 8, 2, 1), (32, 32, 32, 4, 2, 8, 2, 1))
-# For products along K in which every program has one tile. Such a program loads nothing while it stores. So three share
+# For products along K where every program has one tile. Such a program loads nothing while it stores. So three share
 # an SM of a Hopper GPU: each takes 64 KiB of shared memory and has 128 accumulators a thread. In a trial on an H200,
 # this configuration with strips of 4 was on average 1.4 % behind the fastest of 50 on 14 layers; strips of 8 were 0.8 %
 # faster on others. Groups of 1,024 rows or more gain nothing over the configurations of persistent programs.
 ONE_TILE = GemmConfig(128, 128, 32, 4, 3, 8, 3, 2)
 ONE_TILE_DEPTH = 1024
-# Without tensor cores all others spill; it serves GPUs that nobody has tried, too.
+# For GPUs without tensor cores, where all others spill, and for GPUs that nobody has tried.
 NARROW = GemmConfig(64, 64, 32, 8, 2, 8, 2, 1)
 INTERPRETER = GemmConfig(32, 32, 32)
 
-# Tiles of AMD's GPUs for 16-bit operands, which compile without spilling and fit into the LDS: rows of a group → from
-# large to small; the last serves all larger groups. block_m, n, k, warps, programs an SM.
+# Tiles for 16-bit operands on AMD's GPUs, which compile without spilling and fit into the LDS: rows of a group → tiles
+# from large to small; the last row serves all larger groups. Columns: block_m, n, k, warps, programs per SM.
 _AMD_TILES = {
     "gfx942": {
         16: ((16, 128, 128, 4, 1), (16, 64, 128, 4, 2)), 32: ((32, 128, 64, 4, 2), (32, 64, 128, 4, 2)),
@@ -98,7 +98,7 @@ _CHIPLETS = 8
 
 def amd_configs(arch: str, along: str) -> Mapping[int, tuple[GemmConfig, ...]]:
     """The configurations of an AMD GPU for 16-bit operands, by rows of a group, the largest tiles first; empty for an
-    architecture that nobody has tried. Along "k", 256×256 spills where it is added to a result."""
+    architecture that nobody has tried. None is 256×256 along "k": it spills when it is added to a result."""
     return {
         rows: tuple(
             GemmConfig(m, n, k, warps, 2, 1 if rows <= FEW_ROWS else 4, programs, num_xcds=_CHIPLETS)
@@ -110,8 +110,8 @@ def amd_configs(arch: str, along: str) -> Mapping[int, tuple[GemmConfig, ...]]:
 
 
 def _amd(kind: Kind, extents: Extents, arch: str, sms: int) -> GemmConfig | None:
-    """The largest tile, no higher than a group, of which there is one for each place of the compute units; else the
-    smallest. A large tile reads less, and a small one gives every compute unit work."""
+    """The largest tile that is no higher than a group and gives each place of the compute units a tile; else the
+    smallest. Large tiles read less; small ones give every compute unit work."""
     by_rows = amd_configs(arch, kind.along)
     if not by_rows or kind.element_bytes != 2:
         return None
@@ -125,8 +125,8 @@ def _amd(kind: Kind, extents: Extents, arch: str, sms: int) -> GemmConfig | None
 
 
 def by_hand(kind: Kind, extents: Extents, gpu: Gpu | None, uses_tma: bool) -> tuple[GemmConfig, ...]:
-    """Configurations that are right where there are no constants, the best first; the others are for less shared
-    memory. ``uses_tma``: operands and result go through descriptors."""
+    """The configurations by rule, the best first; the others are for less shared memory. ``uses_tma``: operands and
+    result go through descriptors."""
     if gpu is None:
         return (INTERPRETER,)
     if targets.is_amd(gpu.arch) and (config := _amd(kind, extents, gpu.arch, gpu.sms)):
@@ -145,7 +145,7 @@ def _by_rows(kind: Kind, uses_tma: bool) -> Mapping[int, GemmConfig]:
 
 
 def all_by_hand(kind: Kind, gpu: Gpu | None, uses_tma: bool) -> tuple[GemmConfig, ...]:
-    """Every configuration that ``by_hand`` has first for a kind, a GPU and launches with or without descriptors."""
+    """Every possible first configuration of ``by_hand`` for a kind, a GPU and launches with or without descriptors."""
     if gpu is None:
         return (INTERPRETER,)
     if targets.is_amd(gpu.arch) and kind.element_bytes == 2 and (by_rows := amd_configs(gpu.arch, kind.along)):
@@ -154,8 +154,8 @@ def all_by_hand(kind: Kind, gpu: Gpu | None, uses_tma: bool) -> tuple[GemmConfig
 
 
 def _halved(config: GemmConfig) -> tuple[GemmConfig, ...]:
-    """Smaller and smaller tiles, each with its wider side halved, for products that are added: they leave room for the
-    result in the LDS."""
+    """Smaller and smaller tiles, each with the wider side halved. They leave room in the LDS for the result of a
+    product that is added."""
     found: list[GemmConfig] = []
     while config.block_m * config.block_n > 64 * 64:
         wider = "block_n" if config.block_n >= config.block_m else "block_m"
@@ -165,8 +165,8 @@ def _halved(config: GemmConfig) -> tuple[GemmConfig, ...]:
 
 
 def with_block_scales(config: GemmConfig) -> GemmConfig:
-    """A configuration for 8-bit operands, changed for scales of blocks: blocks of at most 128 along K, and room in the
-    registers for the sums of a block beside those of the tile."""
+    """Change a configuration for 8-bit operands to one for scales of blocks: block_k of at most 128, and registers for
+    the sums of a block beside those of the tile."""
     config = dataclasses.replace(config, block_k=min(config.block_k, 128))
     if config.block_m * config.block_n > 64 * 32 * config.num_warps:
         config = dataclasses.replace(config, block_n=min(config.block_n, 128), num_warps=8, programs_per_sm=1)

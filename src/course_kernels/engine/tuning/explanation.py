@@ -1,4 +1,4 @@
-"""Why a product gets its backend and configuration, in words."""
+"""An explanation in words of a product's backend and configuration."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from course_kernels.kernels.cute_sm90.config import CuteConfig
 def explain(
     kind: Kind, extents: Extents, gpu: Gpu | None, backend: str | None = None, others: int = 2, **launch: Any
 ) -> str:
-    """Why a product gets its backend and configuration: what they have to do, the time that is expected, and the
-    runners-up.
+    """Explain why a product gets its backend and configuration: the work, the expected time, and the runners-up.
 
     Args:
         kind, extents: of the product.
-        gpu: where it runs; ``measured.read`` has those that were measured. None for the interpreter.
-        backend: "cute" or "triton", if only that one is asked.
-        others: how many runners-up are listed, each with what it would lose.
-        launch: the keywords of ``choose``, where they are not their defaults; they concern the Triton kernels.
+        gpu: the GPU that runs it, such as ``measured.read(path).gpu``; None for the interpreter.
+        backend: "cute" or "triton" to consider only that one.
+        others: number of runners-up to list, each with its loss.
+        launch: keywords of ``choose`` that differ from their defaults, for the Triton kernels.
 
     Returns:
         Lines of text.
 
     Raises:
-        ValueError: an extent is negative or no number.
+        ValueError: an extent is negative, infinite or not a number.
     """
     for name, extent in extents._asdict().items():
         if not (isinstance(extent, Real) and 0 <= extent < math.inf):
@@ -66,7 +65,7 @@ def explain(
 
 
 def describe(config: CuteConfig | GemmConfig) -> str:
-    """A configuration in words; what is not usual comes last."""
+    """Describe a configuration in words; unusual options come last."""
     return _of_cute(config) if isinstance(config, CuteConfig) else _of_triton(config)
 
 

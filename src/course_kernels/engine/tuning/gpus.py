@@ -1,4 +1,4 @@
-"""What the time model knows of a GPU, and how alike two GPUs are."""
+"""A GPU as the time model knows it, and the distance between two GPUs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import NamedTuple
 from course_kernels import targets
 from course_kernels.runtime import Device
 
-UNKNOWN_BANDWIDTH = 4.0  # TB/s, where torch does not tell
+UNKNOWN_BANDWIDTH = 4.0  # TB/s, if torch does not report it
 
 
 class Gpu(NamedTuple):
-    """A GPU by the rates that can be asked for.
+    """A GPU by its rates.
 
     Attributes:
         arch: its architecture: "sm_90", "gfx942".
         sms: SMs (compute units).
         bandwidth: of its memory, in TB/s.
-        clock: of its SMs, in GHz; None where torch does not tell.
-        shared: bytes of shared memory that a program can have; None: what the architecture has at least.
+        clock: of its SMs, in GHz; None if torch does not report it.
+        shared: bytes of shared memory that a program can have; None: the minimum of the architecture.
     """
 
     arch: str
@@ -53,14 +53,14 @@ class Gpu(NamedTuple):
 
     @property
     def family(self) -> str:
-        """GPUs of one family read operands in the same way, so that constants of one may serve another."""
+        """The GPU's family. GPUs of one family read operands in the same way, so constants of one may serve another."""
         if targets.is_amd(self.arch):
             return "amd"
         return "descriptors" if self.uses_tma else "pointers" if targets.has_tensor_cores(self.arch) else "scalar"
 
     def distance(self, other: Gpu) -> tuple[bool, float]:
-        """How unlike two GPUs are, to be compared: first whether they have different architectures; then the binary
-        logarithms of the ratios of SMs, bandwidth, clock (where both are known) and shared memory, summed up."""
+        """The difference of two GPUs, for sorting: first whether their architectures differ; then the sum of the
+        absolute binary logarithms of the ratios of SMs, bandwidth, clock (if both are known) and shared memory."""
         pairs = [
             (self.sms, other.sms), (self.bandwidth, other.bandwidth), (self.shared_limit, other.shared_limit),
             (self.clock or 1, other.clock or 1) if self.clock and other.clock else (1, 1),

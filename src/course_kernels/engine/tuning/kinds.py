@@ -1,4 +1,4 @@
-"""Kinds of products: all that decides which constants of the time model are asked, beside extents and GPU."""
+"""Kinds of products. A kind selects constants of the time model, together with the extents and the GPU."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ ALONG = ("m", "k", "batch", "masked")
 
 
 class Kind(NamedTuple):
-    """What products have in common that run the same code. As text: "m,k", "m,n fp8 blocks", "k,n tf32".
+    """The common properties of products that run the same code. As text: "m,k", "m,n fp8 blocks", "k,n tf32".
 
     Attributes:
-        along: how groups are laid out: "m" or "k", the extent that they share out; "batch", rows of one number in each;
-            "masked", at equal distances, of which a number of rows counts.
+        along: the layout of the groups: "m" or "k", the extent that they divide; "batch", equally many rows in each;
+            "masked", at equal distances, with a number of rows that count in each.
         b_major: the contiguous dimension of B (K×N), "k" or "n".
         element_bytes: of an operand's element.
-        scaling: what factors the operands have.
-        precision: how elements of 4 bytes are multiplied, "ieee" or "tf32".
+        scaling: the factors that the operands have.
+        precision: of the multiplication of 4-byte elements, "ieee" or "tf32".
     """
 
     along: str
@@ -29,7 +29,7 @@ class Kind(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Kind:
-        """The kind of a text. Constants and records have such keys. ValueError for any other."""
+        """Parse a kind from text, as in the keys of constants and records. ValueError for any other text."""
         form, *words = text.split(" ")
         along, _, b_major = form.partition(",")
         numbers, scaling = {
@@ -51,17 +51,17 @@ class Kind(NamedTuple):
 
     @property
     def numbers(self) -> str:
-        """The type of the elements, by what tiles suit it: "16-bit", "fp8", "tf32" or "ieee"."""
+        """The class of element types that share tiles: "16-bit", "fp8", "tf32" or "ieee"."""
         return {1: "fp8", 2: "16-bit"}.get(self.element_bytes, self.precision)
 
     @property
     def stand_in(self) -> Kind:
-        """The kind whose constants serve this one where it has none: "m" for batches and masked groups."""
+        """The kind whose constants serve this one if it has none: "m" for batches and masked groups."""
         return self._replace(along="m") if self.along in ("batch", "masked") else self
 
     @property
     def title(self) -> str:
-        """In words."""
+        """The kind in words."""
         name = {
             ("m", "k"): "forward", ("m", "n"): "gradient of the rows", ("k", "n"): "gradient of the weights",
         }.get((self.along, self.b_major), f"{self.along},{self.b_major}")  # fmt: skip
@@ -69,7 +69,7 @@ class Kind(NamedTuple):
 
 
 class Extents(NamedTuple):
-    """The average group's product, and how many groups there are; the ragged extent, M or K, is an average."""
+    """The extents of an average group's product, and the number of groups; the ragged extent, M or K, is an average."""
 
     M: float
     N: int
@@ -82,7 +82,7 @@ class Extents(NamedTuple):
         return not (self.M and self.N and self.K and self.G)
 
 
-# What is measured: a layer's forward pass and both gradients; then 8-bit operands with factors of rows and columns, or
-# of blocks.
+# The measured kinds: a layer's forward pass and both gradients; then 8-bit operands with factors of rows and columns,
+# or of blocks.
 KINDS = (Kind("m", "k"), Kind("m", "n"), Kind("k", "n"))
 KINDS_8_BIT = tuple(Kind("m", major, 1, scaling) for major in "kn" for scaling in (Scales.LINES, Scales.BLOCKS))

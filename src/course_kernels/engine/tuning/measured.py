@@ -1,8 +1,8 @@
-"""The constants of the time model: a file for each GPU that was measured, and whose serve another GPU.
+"""The constants of the time model: a file for each measured GPU, which may serve other GPUs.
 
 ``bench.tuning`` fits them to measured times; `course tune` does it for the GPU at hand. A GPU without constants takes
-those of the most similar one of its family (``Gpu.distance``); of two, those that were measured last. They are scaled:
-arithmetic by the clocks, and the model counts with the GPU's own SMs and memory.
+those of the most similar one of its family (``Gpu.distance``); of two equal ones, the newest. They are scaled:
+arithmetic times by the ratio of the clocks. SMs and bandwidth are always the GPU's own.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ CORRECTIONS = 15  # weights of ``time_model.smooth``
 
 
 class Constants(NamedTuple):
-    """What a configuration's time is made of.
+    """The constants of a configuration's time.
 
     Attributes:
-        block_us: of a block of K.
-        tile_us: of a tile beside its blocks.
+        block_us: µs of a block of K.
+        tile_us: µs of a tile beside its blocks.
         tail_fraction: how much of the empty part of the last wave counts.
-        bandwidth_share: how much of the memory's rate is reached.
+        bandwidth_share: the share of the memory's bandwidth that is reached.
         overlap_exponent: how well tiles and bytes overlap: with 1 their times add up, with many the longer one counts.
-        launch_us: of a launch.
+        launch_us: µs of a launch.
     """
 
     block_us: float
@@ -57,8 +57,8 @@ class Measured(NamedTuple):
     """A file of constants.
 
     Attributes:
-        name: of the GPU, as torch has it; and when it was measured.
-        gpu: where.
+        name, date: torch's name of the measured GPU; the time of the measurement.
+        gpu: the measured GPU.
         candidates: by kind.
     """
 
@@ -77,15 +77,15 @@ class Source(NamedTuple):
 
 
 def file_of(gpu_name: str) -> Path:
-    """Where the constants of a GPU are, by the name that torch gives it: of "NVIDIA H100 PCIe", in "h100-pcie.json"."""
+    """The file of a GPU's constants, from torch's name of the GPU: "h100-pcie.json" for "NVIDIA H100 PCIe"."""
     words = re.findall("[a-z0-9]+", gpu_name.lower())
     return CONSTANTS / f"{'-'.join(word for word in words if word != 'nvidia')}.json"
 
 
 @functools.lru_cache(maxsize=256)
 def source_for(gpu: Gpu, kind: Kind) -> Source:
-    """The candidates for a kind of products on a GPU; none where no GPU of its family was measured with such products.
-    A kind without constants of its own is served by its ``stand_in``."""
+    """The candidates for a kind of products on a GPU; none if no GPU of its family was measured with such products.
+    A kind without constants takes those of its ``stand_in``."""
     for asked in dict.fromkeys((kind, kind.stand_in)):
         suited = [
             (each, found)
@@ -100,8 +100,8 @@ def source_for(gpu: Gpu, kind: Kind) -> Source:
 
 def _that_run(measured: Measured, asked: Kind, kind: Kind, gpu: Gpu) -> list[Candidate]:
     """The candidates of a file that run on a GPU and fit into its shared memory. The kernel in CuTe DSL computes no
-    batches, and has no other architecture. None if no tile of the Triton kernels that is left has 64 rows: low ones
-    alone would be chosen for large groups."""
+    batches, and needs the measured architecture. Empty if no remaining Triton tile has 64 rows: then low tiles would
+    be chosen for large groups."""
     limits = dict(capability=gpu.capability, shared_limit=gpu.shared_limit, uses_tma=gpu.uses_tma)
     found = [
         each
@@ -117,7 +117,7 @@ def _that_run(measured: Measured, asked: Kind, kind: Kind, gpu: Gpu) -> list[Can
 
 
 def _scaled(candidate: Candidate, measured: Gpu, gpu: Gpu) -> Candidate:
-    """A candidate with constants for another GPU's clock."""
+    """Scale a candidate's constants to another GPU's clock."""
     if not (measured.clock and gpu.clock) or measured.clock == gpu.clock:
         return candidate
     times, of = measured.clock / gpu.clock, candidate.constants
@@ -126,12 +126,12 @@ def _scaled(candidate: Candidate, measured: Gpu, gpu: Gpu) -> Candidate:
 
 @functools.cache
 def _measured() -> list[Measured]:
-    """The files, the newest first."""
+    """All files of constants, the newest first."""
     return sorted(map(read, sorted(CONSTANTS.glob("*.json"))), key=lambda each: each.date, reverse=True)
 
 
 def read(path: Path) -> Measured:
-    """A file of constants. ValueError, which says where, for a damaged one."""
+    """Read a file of constants. ValueError, with the path, for a damaged one."""
     try:
         content = json.loads(path.read_text())
         found = {Kind.parse(kind): tuple(map(_candidate, rows)) for kind, rows in content["candidates"].items()}
@@ -152,7 +152,7 @@ def _candidate(row: dict) -> Candidate:
 
 
 def _numbers(row: dict, name: str, count: int, negative: bool) -> tuple[float, ...]:
-    """So many finite numbers of a row, which may be negative or not."""
+    """Read ``count`` finite numbers of a row; ``negative``: they may be negative."""
     found = tuple(map(float, row[name]))
     if len(found) != count or not all(map(math.isfinite, found)) or (min(found) < 0 and not negative):
         sign = "" if negative else " from 0 on"

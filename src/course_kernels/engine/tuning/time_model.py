@@ -1,15 +1,15 @@
-"""How long a configuration takes for a product: a model whose constants were measured, and the ranking made from it.
+"""A model of the time of a configuration for a product, with measured constants, and the ranking made from it.
 
 The host knows the extents of a product and the rows of an average group, not the rows of each. So the model takes the
-mean of two times: with groups nearly as large as one another, and with groups as in a layer of experts of unequal load.
-For either it counts:
+mean of two times: one with groups of nearly equal size, and one with groups as in a layer of experts of unequal load.
+For each of the two it counts:
 
 - the tiles of a configuration, those at ragged ends included, and the blocks of K of each;
 - the waves in which the SMs take them, at least one; the last of several may be partly empty;
 - the bytes of both operands and of the result, each once, and the time in which the memory moves them.
 
-Tiles and bytes overlap, so the longer time counts, and a part of the other. A configuration has the six ``Constants``
-of ``measured``. The rest of its measured times is a smooth function of the extents, another fifteen constants.
+Tiles and bytes overlap, so the model adds only a part of the shorter time to the longer one. A configuration has the
+six ``Constants`` of ``measured``. A smooth function of the extents, with fifteen more constants, corrects the result.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from course_kernels.kernels.cute_sm90.config import CuteConfig
 # TB/s, read and written, of torch's copy of 8-bit weights that makes their depth contiguous (record "block_scaled" of
 # an H200). The copy is far slower than memory, so we assume this rate on every GPU.
 COPY_RATE = 0.34
-# Rows of eight equally likely groups over the average, twice: a normal and a gamma distribution, whose deviations are
+# Rows of eight equally likely groups over the average, for two distributions: normal and gamma, whose deviations are
 # 0.08 and 0.9 of the mean. Measured layers have about 0.05 (even routing, 64 rows or more) and 1.1 (Zipf's law).
 SPREADS = (
     (0.88, 0.93, 0.96, 0.99, 1.01, 1.04, 1.07, 1.12),
     (0.098, 0.265, 0.439, 0.637, 0.874, 1.184, 1.652, 2.851),
 )
-# Where extents are measured: binary logarithms of rows (or depth) of a group, N, K (or M) and the number of groups.
+# The measured ranges: binary logarithms of rows (or depth) of a group, N, K (or M) and the number of groups.
 _MEASURED = ((-1.0, 15.0), (8.5, 14.5), (8.5, 14.5), (0.0, 8.0))
 _CENTRE = (8.0, 11.0, 11.0, 5.0)
 
@@ -50,7 +50,7 @@ class Estimate(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one of the groups of a spread adds: tiles, blocks of K of each, bytes."""
+    """The work of the groups of one size of a spread: tiles, blocks of K per tile, bytes."""
 
     tiles: float
     blocks: float
@@ -63,15 +63,15 @@ def height(config: CuteConfig | GemmConfig) -> int:
 
 
 def slots(config: CuteConfig | GemmConfig) -> int:
-    """Tiles that an SM has at a time."""
+    """Tiles that an SM computes at a time."""
     return config.programs_per_sm if isinstance(config, GemmConfig) else 1
 
 
 def suits(config: CuteConfig | GemmConfig, kind: Kind, rows: float) -> bool:
-    """Whether a configuration is asked about groups of so many rows: not where its tiles would be nearly empty (those
-    of 128 rows are asked from 14 rows on), or where a group has dozens of low ones. The sweep measures none of these,
-    so there is no time to fit a constant to. A few rows of a batch or of masked groups have the tile that holds them:
-    there are no larger groups beside them, as in the products that the constants are of."""
+    """Whether the model judges a configuration for groups of ``rows`` rows. It does not if the tiles would be nearly
+    empty (tiles of 128 rows start at 14 rows), or if a group has dozens of low tiles: the sweep measures neither, so
+    there are no times to fit. Batches and masked groups of few rows take the tile that holds them: they have no larger
+    groups beside them, unlike the measured products."""
     tall = height(config)
     if kind.along in ("batch", "masked") and rows <= FEW_ROWS and isinstance(config, GemmConfig):
         return tall == rows_class(math.ceil(rows))
@@ -79,15 +79,15 @@ def suits(config: CuteConfig | GemmConfig, kind: Kind, rows: float) -> bool:
 
 
 def work(config: CuteConfig | GemmConfig, kind: Kind, extents: Extents, spread: Sequence[float]) -> list[Work]:
-    """What a configuration has to do for a product whose groups have the sizes of a spread, of ``SPREADS``, over the
-    average. In a batch all groups have the same size; of masked groups a number of rows is expected, rounded up."""
+    """The work of a configuration for a product whose groups have the sizes of a spread of ``SPREADS``, times the
+    average. In a batch, and with masked groups, all groups have the average size."""
     M, N, K, G = extents
     cute, size = isinstance(config, CuteConfig), kind.element_bytes
     of_result = max(2, size)
     tile_m, tile_n, tile_k = (config.tile_m, config.tile_n, config.tile_k) if cute else config.block
     paired = cute and config.cluster == 2
     columns = -(-N // tile_n)
-    beside = 2 * math.ceil(columns / 2 - 1e-9)  # tiles of a row of tiles that has no partner
+    beside = 2 * math.ceil(columns / 2 - 1e-9)  # tiles in a row of tiles without a partner in its cluster
     flat_n = config.tail_tile_n if cute else 0
     # A group's flat tiles, 64×256 for 128×192: they load as many bytes, and take as long where few rows are multiplied.
     flat = config.cluster * math.ceil(N / (config.cluster * flat_n)) if flat_n else 0
@@ -99,7 +99,7 @@ def work(config: CuteConfig | GemmConfig, kind: Kind, extents: Extents, spread: 
             bytes_ = of_result * M * N + size * depth * (M + N)
         else:
             rows, depth = times * M, K
-            there = 1 - math.exp(-rows) if M < 8 else 1.0  # of groups of few rows some are empty
+            there = 1 - math.exp(-rows) if M < 8 else 1.0  # with few rows on average, some groups are empty
             bytes_ = size * (there * N * K + rows * K) + of_result * rows * N
             whole, rest = divmod(rows, tile_m)
             if flat_n and 0 < rest <= tile_m / 2:
@@ -114,7 +114,7 @@ def work(config: CuteConfig | GemmConfig, kind: Kind, extents: Extents, spread: 
 
 
 def seconds(constants: Constants, parts: list[Work], places: int, bandwidth: float) -> float:
-    """The model, in µs: at most ``places`` tiles run at a time, and the memory moves ``bandwidth`` TB/s."""
+    """The modelled time in µs: at most ``places`` tiles run at a time, and the memory moves ``bandwidth`` TB/s."""
     block_us, tile_us, tail_fraction, bandwidth_share, overlap_exponent, launch_us = constants
     tiles = math.fsum(part.tiles for part in parts)
     together = max(1e-9, min(tiles, places))
@@ -132,8 +132,8 @@ def seconds(constants: Constants, parts: list[Work], places: int, bandwidth: flo
 
 
 def smooth(kind: Kind, extents: Extents) -> tuple[float, ...]:
-    """The functions of the extents, a constant and first and second powers of their logarithms, that a correction
-    weighs."""
+    """The functions of the extents that a correction weighs: a constant, and first and second powers of their
+    logarithms."""
     M, N, K, G = extents
     ragged, columns, other = (K, N, M) if kind.along == "k" else (M, N, K)
     logs = []
@@ -144,7 +144,7 @@ def smooth(kind: Kind, extents: Extents) -> tuple[float, ...]:
 
 
 def estimate(candidate: Candidate, kind: Kind, extents: Extents, gpu: Gpu) -> float:
-    """Time of a candidate in µs."""
+    """The expected time of a candidate, in µs."""
     places = gpu.sms * slots(candidate.config)
     parts = (work(candidate.config, kind, extents, spread) for spread in SPREADS)
     expected = math.fsum(seconds(candidate.constants, each, places, gpu.bandwidth) for each in parts) / len(SPREADS)
@@ -159,9 +159,9 @@ def is_copied(kind: Kind) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def ranking(kind: Kind, extents: Extents, gpu: Gpu | None) -> tuple[Estimate, ...]:
-    """Every candidate that suits a product, the fastest first; empty where no GPU like this one was measured, and for
-    an empty product. For 8-bit operands, B with its columns contiguous, estimates of the kernel in CuTe DSL include the
-    copy of B."""
+    """Every candidate that suits a product, the fastest first; empty if no GPU like this one was measured, and for an
+    empty product. If the columns of an 8-bit B are contiguous, the kernel in CuTe DSL copies B, and its estimates
+    include the copy."""
     if gpu is None or extents.is_empty:
         return ()
     candidates = measured.source_for(gpu, kind).candidates
@@ -178,12 +178,12 @@ def ranking(kind: Kind, extents: Extents, gpu: Gpu | None) -> tuple[Estimate, ..
 
 
 def copy_us(extents: Extents) -> float:
-    """Time of a copy of 8-bit weights in µs."""
+    """The time of a copy of 8-bit weights, in µs."""
     return 2 * extents.G * extents.N * extents.K / (COPY_RATE * 1e6)
 
 
 def fastest(kind: Kind, extents: Extents, gpu: Gpu | None, backend: str | None = None) -> Estimate | None:
-    """The first of ``ranking``, or of a backend's in it; None where there is none."""
+    """The fastest of ``ranking``, or the fastest of one backend; None if there is none."""
     return next((each for each in ranking(kind, extents, gpu) if backend in (None, each.backend)), None)
 
 
