@@ -183,19 +183,19 @@ class Layer:
 
 
 class Part(NamedTuple):
-    """Operands with the kind of a result: "forward", "dA", "dB", or "row" of the row-wise kernel."""
+    """A layer with the kind of a result: "forward", "dA", "dB", or "row" for the row-wise kernel."""
 
     layer: Layer
     kind: str
 
     def verify(self, result: Tensor, pass_name: str) -> None:
-        """Compare the elements that ``Layer.wrong`` looks at."""
+        """Count wrong elements with ``Layer.wrong``; raise WrongResult if there are any."""
         if wrong := self.layer.wrong(result, self.kind):
             raise WrongResult(f"{wrong} wrong elements")
 
 
 def provider(name: str, call: Callable[[Layer], Tensor], kind: str = "forward", role: str = "peer") -> Provider:
-    """A provider from a method of ``Layer``; no kind: its results are not compared. All are timed in one pass."""
+    """Make a provider from a method of ``Layer``, timed as "forward". Without a kind, its results are not compared."""
 
     def prepare(layer: Layer) -> Calls:
         return Calls({"": lambda: call(layer)}, operands=Part(layer, kind) if kind else Unverified())
@@ -204,13 +204,13 @@ def provider(name: str, call: Callable[[Layer], Tensor], kind: str = "forward", 
 
 
 def peers() -> list[Provider]:
-    """Other libraries' products."""
+    """Providers of other libraries: torch, and DeepGEMM if it is installed."""
     deepgemm = [provider("deepgemm", Layer.by_deepgemm)] if importlib.util.find_spec("deep_gemm") else []
     return [provider("torch", Layer.by_torch), *deepgemm]
 
 
 def configured(configs: Iterable[CuteConfig], name: str = "", row_wise: bool = False) -> list[Provider]:
-    """Configurations of the kernel in CuTe DSL, or of its row-wise sibling; ``name`` comes before theirs."""
+    """Providers for configurations of the kernel in CuTe DSL, or of its row-wise variant. ``name`` is their prefix."""
     kind = "row" if row_wise else "forward"
     return [
         provider(name + config.name, lambda layer, c=config: layer.configured(c, row_wise), kind, "candidate")
@@ -219,7 +219,7 @@ def configured(configs: Iterable[CuteConfig], name: str = "", row_wise: bool = F
 
 
 def providers() -> list[Provider]:
-    """Everything that is measured of a row."""
+    """All providers that are measured for a row."""
     found = [provider(name, lambda layer, b=name: layer.forward(backend=b), role="ours") for name in ("cute", "triton")]
     for config in TRITON:
         block = "x".join(map(str, config.block))
@@ -244,8 +244,8 @@ def measure(row: Row, among: Sequence[Provider], device: str = "cuda", timer=Non
     """Verify and time a row, and print the rates.
 
     Returns:
-        "title", "us", "rate" in TFLOP/s and "failed", each by name; and a line for each result of ours that is wrong or
-        failed.
+        The row's "title", and by provider "us", "rate" in TFLOP/s and "failed". Then a line for each result of ours
+        that is wrong or failed.
     """
     timings = measure_one(row, lambda: Layer(row, device), among, ("forward",), REPEATS, timer or GpuTimer())
     medians = timings.medians_us("forward")
@@ -261,7 +261,7 @@ def measure(row: Row, among: Sequence[Provider], device: str = "cuda", timer=Non
 
 
 def quantisers(row: Row, device: str = "cuda", timer=None) -> dict:
-    """Times of the quantisers, and their TB/s: two bytes read and one written of each element."""
+    """Measure the quantisers' times and TB/s. They read two bytes and write one per element."""
     functions: dict[str, Callable[[Layer], object]] = {
         "1x128": lambda layer: quantize_1x128(layer.x),
         "1x128, transposed, restarting": lambda layer: quantize_1x128(layer.x.mT, offs=layer.offs),
@@ -270,7 +270,7 @@ def quantisers(row: Row, device: str = "cuda", timer=None) -> dict:
     }
 
     def quiet(layer: Layer, function: Callable) -> None:
-        function(layer)  # its results are of several dtypes, and not compared
+        function(layer)  # the results have several dtypes and are not compared
 
     among = [provider(name, functools.partial(quiet, function=each), "") for name, each in functions.items()]
     timings = measure_one(row, lambda: Layer(row, device), among, ("forward",), REPEATS, timer or GpuTimer())
@@ -281,7 +281,7 @@ def quantisers(row: Row, device: str = "cuda", timer=None) -> dict:
 
 
 def rows() -> dict:
-    """All rows. A wrong or failed result of the library is an error; a configuration's is noted."""
+    """Measure all rows. A wrong or failed result of the library is an error; that of a configuration is noted."""
     results: dict = {"rows": {}}
     failed = []
     for row in ROWS:

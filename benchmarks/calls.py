@@ -1,10 +1,10 @@
-"""Calls of public functions as values: what each call's memory, comparison and message have in common.
+"""Test calls of public functions as dataclasses. This module has their shared parts: memory, comparison, message.
 
-``layer_calls`` and ``scaled_calls`` have the functions; ``fuzz_cases`` draws calls at random, and ``tools/sanitize.py``
-has a list of them. All operands are in memory of their own between canaries, and must not change. Elements that
-nothing may read are NaN. Results lie between canaries, too, and around them no bit may change. Values are whole numbers
-with factors that are powers of two, whose results are exact, or normal ones, whose results have the error bounds of
-``course_kernels.testing``.
+``layer_calls`` and ``scaled_calls`` define a class per function. ``fuzz_cases`` draws calls at random, and
+``tools/sanitize.py`` runs a fixed list. Each operand has its own memory between canaries and must not change. Elements
+that nothing may read are NaN. Results are between canaries, too, which must keep every bit. "integers" are whole
+numbers with factors that are powers of two: their results must be exact. Results of "normal" values must keep the error
+bounds of ``course_kernels.testing``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from course_kernels.testing.tolerance import compare, compare_exact
 
 
 class Memory:
-    """The tensors of one call, each in memory of its own: between canaries, or where ``guards`` is False in an
-    allocation that ends with it, for tools that find steps over its end."""
+    """The tensors of one call, each in its own memory: between canaries, or, if ``guards`` is False, in an allocation
+    that ends with the tensor, for tools that detect accesses past its end."""
 
     def __init__(self, device, seed: int, values: str, guards: bool = True):
         self.device, self.whole, self._guards = device, values == "integers", guards
@@ -32,30 +32,30 @@ class Memory:
         self._kept: list[tuple[str, Tensor, Tensor, Tensor | None]] = []
 
     def numbers(self, shape, dtype: torch.dtype) -> Tensor:
-        """From -2 to 2, or normal."""
+        """Draw integers from -2 to 2, or normal values."""
         if self.whole:
             drawn = torch.randint(-2, 3, shape, generator=self._generator, device=self.device, dtype=torch.int8)
             return drawn.float().to(dtype)
         return torch.randn(shape, generator=self._generator, device=self.device).to(dtype)
 
     def factors(self, shape) -> Tensor:
-        """Powers of two, or anything from 0.5 to 1.5."""
+        """Draw powers of two, or any factors from 0.5 to 1.5."""
         if self.whole:
             return torch.randint(-2, 3, shape, generator=self._generator, device=self.device).float().exp2()
         return torch.rand(shape, generator=self._generator, device=self.device) + 0.5
 
     def give(self, name: str, tensor: Tensor, how: str | None = None) -> Tensor:
-        """An operand in a layout of ``laid_out``; it must not change."""
+        """Store an operand, in the layout ``how`` of ``laid_out``. It must not change."""
         view, buffer = self._placed(laid_out(tensor, how) if how else tensor)
         self._kept.append((name, buffer, buffer.clone(), None))
         return view
 
     def ends(self, name: str, values, dtype: torch.dtype) -> Tensor:
-        """Integers of the device."""
+        """Store integers as an operand on the device."""
         return self.give(name, torch.tensor(values, dtype=dtype, device=self.device))
 
     def result(self, name: str, held, dtype: torch.dtype, how: str = "row") -> Tensor:
-        """A tensor to write to: of a shape and full of canaries, or with what it holds."""
+        """Make a tensor to write to. ``held`` is a shape, which is filled with canaries, or the earlier content."""
         if not isinstance(held, Tensor):
             held = canaries(torch.Size(held).numel(), dtype, self.device).view(held)
         view, buffer = self._placed(laid_out(held, how))
@@ -123,7 +123,7 @@ def judge_added(memory: Memory, result: Tensor, held: Tensor, a: Tensor, b: Tens
 
 
 def judge_sums(memory: Memory, sums: Tensor, held: Tensor | None, matrix: Tensor, offs: Tensor) -> None:
-    """Compare sums of rows. Where there are no rows, the earlier content keeps its bits."""
+    """Compare sums of rows. A group without rows must keep the earlier content bit by bit."""
     empty = torch.diff(offs, prepend=offs.new_zeros(1)) == 0
     if held is not None:
         if not torch.equal(bits(sums[empty]), bits(held[empty])):
@@ -144,8 +144,8 @@ class Call:
     seed: int = 0
 
     def check(self, device, backend: str, guards: bool = True) -> None:
-        """Call and compare; AssertionError, which begins with the call, where something is wrong. guards: of the
-        memory."""
+        """Call the function and compare. If anything is wrong, raise an AssertionError that begins with the call.
+        ``guards`` is that of ``Memory``."""
         memory = Memory(device, self.seed, self.values, guards)
         try:
             self._run(memory, backend)

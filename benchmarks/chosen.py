@@ -1,9 +1,9 @@
-"""Batches and masked groups: the configuration that the time model chooses, against the one of the table before it.
+"""Compare the time model's configurations for batches and masked groups with those of the earlier table.
 
     python benchmarks/chosen.py     on a Hopper GPU; a minute
 
-The table was measured with ragged rows, and so are the constants. Every line has both times in µs, by CUDA graphs with
-the L2 cache overwritten, and the new one over the old one.
+Both the table and the model's constants were measured with ragged rows. Each line has the old and the new time in µs,
+measured by CUDA graphs with the L2 cache overwritten, and the ratio new / old.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REPEATS = 31
 
 
 class Row(NamedTuple):
-    """A product: rows of every group, the scaling, and the configuration that the table had for it."""
+    """A product: rows of every group, extents, scaling, and its configuration in the earlier table."""
 
     along: str
     rows: int
@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """As the chooser takes it."""
+        """The kind of product, as ``choose`` takes it."""
         return Kind(self.along, "k", 1 if self.scaling else 2, Scales(self.scaling))
 
 
@@ -73,13 +73,13 @@ ROWS = (
 
 
 def new_config(row: Row, gpu: Gpu) -> ck.GemmConfig:
-    """The configuration that is chosen now."""
+    """The configuration that the time model chooses."""
     rows = row.rows if row.along == "batch" else rows_class(row.rows)
     return choose(row.kind, Extents(rows, row.N, row.K, row.G), gpu).config
 
 
 def product(row: Row, config: ck.GemmConfig, device: str = "cuda") -> Callable[[], object]:
-    """The call of a row with a configuration, by the Triton kernel."""
+    """A function that computes the row by the Triton kernel with this configuration."""
     dtype = FP8 if row.scaling else torch.bfloat16
     a, w = (torch.randn(row.G, lines, row.K, device=device).to(dtype) for lines in (row.rows, row.N))
     if row.along == "batch":

@@ -129,10 +129,10 @@ def config_of(case: GroupedCase) -> GemmConfig | None:
 
 
 def choose_for(case: GroupedCase):
-    """A replacement for `cute.choose`: half of the cases take one of all configurations in turn.
+    """Make a replacement for `cute.choose`. Half of the cases go through all configurations in turn.
 
-    The library chooses by extents, which are small here. A configuration that splits the last wave also comes without,
-    since so few tiles are all in the last wave.
+    The library chooses by extents, which are small here. A configuration that splits the last wave is also tried
+    without the split: these few tiles are all in the last wave.
     """
     kind, as_users = case.seed // ALIKE, cute.choose
 
@@ -303,12 +303,12 @@ def fuzz(
 
 
 def record_of_triton() -> dict:
-    """Ten cases of each kind, as many as take two minutes; those that have begun, and compilation, come on top."""
+    """Fuzz Triton's kernels: ten cases of each kind, begun within 120 s. Compilation and running cases add time."""
     return fuzz(apis=(), of_each=10, seconds=120)
 
 
 def record_of_cute() -> dict:
-    """Likewise of the kernel in CuTe DSL, for 75 s."""
+    """Fuzz the kernel in CuTe DSL in the same way, for 75 s."""
     return fuzz(apis=(), of_each=10, seconds=75, backend="cute")
 
 

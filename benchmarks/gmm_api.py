@@ -34,7 +34,7 @@ MODELS = (
 
 
 def models() -> list[Row]:
-    """Each model with rows shared out evenly, and by Zipf's law."""
+    """Each model twice: with rows distributed evenly over groups, and by Zipf's law."""
     found = []
     for name, title, total, groups, N, K in MODELS:
         for how, sizes in (("equal", equal(groups, total)), ("zipf", zipf(groups, total, 7))):
@@ -45,7 +45,7 @@ def models() -> list[Row]:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of experts with biases, and memory for what is computed of it.
+    """A layer of experts with biases, and memory for its results.
 
     Attributes:
         matrices: operands and memory for results; the weights are (G, N, K).
@@ -53,7 +53,7 @@ class Layer:
         groups: (total_m,) int64, the group of each row.
         bias: (G, N) of the operands' dtype.
         bias_grad: (G, N) float32.
-        roundings: of a result. torch's product and its sum with the bias are two.
+        roundings: of a result to its dtype. torch rounds twice: the product, and its sum with the bias.
     """
 
     matrices: Operands
@@ -78,7 +78,7 @@ class Layer:
         """Compare the product, or the gradients of the weights and of the bias, with float64, group by group.
 
         Raises:
-            WrongResult: naming the first group that is wrong.
+            WrongResult: a group is wrong; the message names the first one.
         """
         o, unit = self.matrices, self.roundings * torch.finfo(self.bias.dtype).eps
         if pass_name == "forward":
@@ -102,20 +102,20 @@ class Layer:
 
 
 def forward_of_ours(layer: Layer) -> Tensor:
-    """``gmm``."""
+    """Compute the product with the bias by our ``gmm``."""
     o = layer.matrices
     return gmm(o.a, o.weight, layer.group_sizes, layer.bias, existing_out=o.out, rhs_layout="gnk")
 
 
 def gradients_of_ours(layer: Layer, function: Callable) -> tuple[Tensor, Tensor]:
-    """``ptgmm`` or ``nptgmm``."""
+    """Compute both gradients by our ``ptgmm`` or ``nptgmm``."""
     o = layer.matrices
     function(o.d_out, o.a, layer.group_sizes, layer.bias_grad, existing_out=o.d_weight, lhs_layout="mk")
     return o.d_weight, layer.bias_grad
 
 
 def by_torch(layer: Layer) -> Calls:
-    """``grouped_mm``, and what a user adds."""
+    """Call torch's ``grouped_mm``; add the bias and sum its gradient in separate calls, as a user does."""
     o, grouped_mm = layer.matrices, torch.nn.functional.grouped_mm
 
     def gradients() -> tuple[Tensor, Tensor]:
@@ -129,7 +129,7 @@ def by_torch(layer: Layer) -> Calls:
 
 
 def by_cublas(layer: Layer) -> Calls:
-    """A product for each group."""
+    """Call cuBLAS once per group."""
     o = layer.matrices
     parts = list(zip(o.a.split(o.sizes), o.d_out.split(o.sizes), o.out.split(o.sizes)))
     weight_t = [weight.mT for weight in o.weight.unbind()]
@@ -149,7 +149,7 @@ def by_cublas(layer: Layer) -> Calls:
 
 
 def providers() -> list[Provider]:
-    """Ours first."""
+    """All measured functions, ours first."""
 
     def of_gradients(function: Callable) -> Callable[[Layer], Calls]:
         return lambda layer: Calls({}, d_b={"": lambda: gradients_of_ours(layer, function)})
@@ -167,7 +167,7 @@ def providers() -> list[Provider]:
 
 
 def line(measured: Measured) -> str:
-    """The rates of a row."""
+    """The rates of a row as text."""
     passes = (
         f"{of}: " + " · ".join(f"{name} {rate:.4g}" for name, rate in rates.items())
         for of, rates in measured.rate.items()
@@ -176,7 +176,7 @@ def line(measured: Measured) -> str:
 
 
 def rows(keep: Callable[[Results], object] | None = None) -> dict:
-    """Every model, evenly and by Zipf's law. A wrong or failed result of ours is an error.
+    """Measure all rows of ``models``. A wrong or failed result of ours is an error.
 
     The record calls the gradients of weights and biases "gradients", since they are more than dB.
     """

@@ -4,10 +4,10 @@
     python benchmarks/helion_tune.py --seconds 120 square     longer, for one row
     python benchmarks/helion_tune.py --out FILE --commit ID   elsewhere; with the commit where there is no git checkout
 
-It needs the extra `helion`. The search, unlike the library, uses its scikit-learn; HELION_AUTOTUNER=PatternSearch does
-without. Helion's own autotuner searches for as long as it may. Its result is verified, and measured against the
-configuration that the table had for the shape: the faster one is kept. Entries of other shapes that were measured stay.
-The table is written after each shape, so that an interrupted run keeps what it has.
+It needs the extra `helion`. Helion's search needs scikit-learn, which that extra installs and the library does not use;
+HELION_AUTOTUNER=PatternSearch searches without it. Helion's own autotuner searches until the time is up. Its result is
+verified, and timed against the shape's earlier configuration in the table: the faster one is kept. Entries of other
+shapes stay. The table is written after each shape, so an interrupted run keeps its results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The gain of each step towards the production kernel for Hopper: the record that lesson 10 draws from."""
+"""Measure the gain of each step towards the production kernel for Hopper. Lesson 10 draws from this record."""
 
 from __future__ import annotations
 

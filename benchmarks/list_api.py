@@ -23,8 +23,8 @@ Call = Callable[[], Sequence[Tensor] | None]
 
 @dataclasses.dataclass(frozen=True)
 class Operands:
-    """The matrices of a list of problems. ``bound``: of a result's relative error; 1e-3 allows a float32 sum and one
-    rounding to float16."""
+    """The matrices of a list of problems. ``bound`` limits the relative error of a result: 1e-3 allows a float32 sum
+    and one rounding to float16."""
 
     group_A: Sequence[Tensor]
     group_B: Sequence[Tensor]
@@ -49,7 +49,7 @@ class Operands:
         """Compare outputs with float64 products.
 
         Raises:
-            WrongResult: with the problem.
+            WrongResult: a problem is wrong; the message names it.
         """
         for i, (c, a, b) in enumerate(zip(result, self.group_A, self.group_B, strict=True)):
             exact = a.double() @ b.double()
@@ -59,7 +59,7 @@ class Operands:
 
 
 def timed(operands: Operands, calls: Mapping[str, Call], repeats: int = 60, timer=None) -> dict[str, Time]:
-    """Times of calls in CUDA graphs, in turn. Their outputs are verified over poisoned memory; None is no output.
+    """Time calls in CUDA graphs, in turn. Their outputs are verified over poisoned memory, except those of "empty".
 
     Raises:
         AssertionError: a call is wrong or failed.

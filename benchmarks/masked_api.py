@@ -52,23 +52,23 @@ class Cell(NamedTuple):
 
     @property
     def max_m(self) -> int:
-        """As AITER's test has it: 256 for few rows, twice the expected ones for more."""
+        """Rows of memory per group, as in AITER's test: 256 for few expected rows, else twice the expected rows."""
         return 256 if self.rows < 128 else 2 * self.rows
 
     def sizes(self) -> list[int]:
-        """Rows that count, 0.7 to 1.3 times the expected ones."""
+        """Draw the valid rows of each group: 0.7 to 1.3 times the expected rows."""
         draw = random.Random(self.groups * self.rows)
         return [int(self.rows * draw.uniform(0.7, 1.3)) for _ in range(self.groups)]
 
     def bytes_moved(self, kind: str) -> int:
-        """Rows that count of X and Y, and the weights of groups that have any; factors are left out."""
+        """Bytes of the valid rows of X and Y, and of the weights of groups with such rows; no scale factors."""
         counts, size = self.sizes(), 2 if kind == "bfloat16" else 1
         weights = sum(count > 0 for count in counts) * self.N * self.K * size
         return sum(counts) * (self.K * size + self.N * 2) + weights
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of rows that count."""
+        """Multiplications and additions for the valid rows."""
         return 2 * sum(self.sizes()) * self.N * self.K
 
     def __str__(self) -> str:
@@ -82,8 +82,8 @@ def cells() -> list[Cell]:
 
 @dataclasses.dataclass(frozen=True)
 class Operands:
-    """Of one cell and kind: what ``deepgemm`` takes, the shuffled weight, rows of each group that count, and these rows
-    of the product in float64. ``ours``: no other row may be written."""
+    """The operands of ``deepgemm`` for one cell and kind, with the shuffled weight. ``counts`` has each group's valid
+    rows, and ``right`` their product in float64. With ``ours``, no other row may be written."""
 
     x: Tensor
     w: Tensor
@@ -97,14 +97,14 @@ class Operands:
     ours: bool = False
 
     def packed(self, values: Tensor) -> Tensor:
-        """Rows that count, without gaps."""
+        """Copy the valid rows of all groups into one tensor, without gaps."""
         return torch.cat([values[g, :count] for g, count in enumerate(self.counts)])
 
     def verify(self, result: Tensor, pass_name: str) -> None:
-        """Compare rows that count with float64's.
+        """Compare the valid rows with the float64 product.
 
         Raises:
-            WrongResult: with the group.
+            WrongResult: a group is wrong; the message names it.
         """
         packed, start = result.dim() == 2, 0
         for g, (count, wanted) in enumerate(zip(self.counts, self.right, strict=True)):
@@ -143,7 +143,7 @@ def make(cell: Cell, kind: str, device: torch.device | str) -> Operands:
 
 
 def exact(x: Tensor, w: Tensor, x_scale: Tensor | None, w_scale: Tensor | None, counts: list[int]) -> Iterator[Tensor]:
-    """Rows that count of each group, in float64."""
+    """Compute the product of each group's valid rows in float64."""
     for g, count in enumerate(counts):
         a, b = x[g, :count].double(), w[g].double()
         if x_scale is not None and x_scale.dim() == 3:
@@ -160,8 +160,8 @@ def exact(x: Tensor, w: Tensor, x_scale: Tensor | None, w_scale: Tensor | None, 
 
 
 def providers(cell: Cell, kind: str, backends: Sequence[str]) -> list[Provider]:
-    """``deepgemm``: the choice and each kernel with the plain weight, Triton's with the shuffled one, too. Then what
-    torch has for a kind. For few rows a read of as many bytes as the product moves."""
+    """``deepgemm`` with each backend and the plain weight; Triton also with the shuffled weight. Then torch's functions
+    for the kind. For few rows, also a plain read of as many bytes as the product moves."""
 
     def ours(o: Operands, backend: str, shuffled: bool = False) -> Calls:
         def call() -> Tensor:
@@ -186,18 +186,18 @@ def providers(cell: Cell, kind: str, backends: Sequence[str]) -> list[Provider]:
 
 
 def by_bmm(o: Operands) -> Calls:
-    """All rows as a batch."""
+    """Multiply all rows as a batch, valid or not."""
     return Calls({"": lambda: torch.bmm(o.x, o.w.mT, out=o.y)})
 
 
 def by_grouped_mm(o: Operands) -> Calls:
-    """Rows that were packed without gaps beforehand."""
+    """Multiply the valid rows, which were packed before the call."""
     packed, offs = o.packed(o.x), torch.cumsum(o.sizes, 0, dtype=torch.int32)
     return Calls({"": lambda: functional.grouped_mm(packed, o.w.mT, offs=offs)})
 
 
 def by_scaled_grouped_mm(o: Operands) -> Calls:
-    """Packed rows with a factor for each, and the group's factor for each row of the weight."""
+    """Multiply packed rows with a factor per row; every row of a group's weight has the group's factor."""
     packed, rows, offs = o.packed(o.x), o.packed(o.x_scale), torch.cumsum(o.sizes, 0, dtype=torch.int32)
     lines, row_wise = o.w_scale[:, None].expand(-1, o.w.shape[1]).contiguous(), functional.ScalingType.RowWise
     arguments = (packed, o.w.mT, rows, row_wise, lines, row_wise)
@@ -218,11 +218,11 @@ def measure(
     table: Sequence[Cell], *, backends: Sequence[str], repeats: int = REPEATS, device: str = "cuda", timer=None,
     clean_timer=None, tell: Callable[[str], object] = print,
 ) -> dict:  # fmt: skip
-    """Every cell and kind: µs of each call in a CUDA graph, its bandwidth and its rate, and host time of ours. "clean"
-    of few rows has the times with an L2 cache that has nothing to write back.
+    """Measure every cell and kind: µs of each call in a CUDA graph, its bandwidth and rate, and the host time of ours.
+    For few rows, "clean" has the times with an L2 cache that has nothing to write back.
 
     Raises:
-        AssertionError: ours is wrong or failed; a peer's failure is noted.
+        AssertionError: a result of ours is wrong or failed. A peer's failure is only noted.
     """
     timer, clean_timer = timer or GpuTimer(), clean_timer or CleanTimer()
     results = {"copy_tb_s": round(timer.copy_tb_s(), 3), "cells": {}}
@@ -260,7 +260,7 @@ def _measure(cell: Cell, kind: str, backends: Sequence[str], repeats: int, devic
 
 
 def _rated(cell: Cell, kind: str, timings: Timings) -> dict:
-    """µs and rates of each call, and the rate of a read."""
+    """The µs and rates of each call, and the bandwidth of the plain read if it was measured."""
     us = timings.us_as_json()["forward"]
     tb_s = {name: round(cell.bytes_moved(kind) / each["median_us"] / 1e6, 3) for name, each in us.items()}
     read = {"read_tb_s": tb_s.pop(READ)} if us.pop(READ, None) else {}

@@ -5,12 +5,12 @@
     python benchmarks/run.py --out DIR --commit ID    elsewhere; with the commit where there is no git checkout
     python benchmarks/run.py --stale                  which records are older than their code, without a GPU
 
-Records are of an H200. A part that is measured on other GPUs, too, has a record for each, named after it: on an H100,
-`configurations` writes configurations_h100.json. Their GPUs are in `RECORDS`.
+Records are measured on an H200. `RECORDS` names those that are measured on other GPUs, too. These have one record per
+GPU, with the GPU in its name: on an H100, `configurations` writes configurations_h100.json.
 
-A record is written whole, after its outputs were verified; an error leaves the old file as it was. Rows that were
-measured before an error are in a file beside it that ends in ".part", where the program tells its rows one by one. Each
-record is measured in a process of its own, and depends on what this process and its children load and read.
+A record is written whole, after its outputs were verified. An error leaves the old file as it was. Programs that report
+each row keep the rows before an error in a file that ends in ".part". Each record is measured in its own process, and
+depends on the files that this process and its children load and read.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Part(NamedTuple):
     """How a record is measured.
 
     Attributes:
-        measure: a program of this folder, and its function, which returns the record.
-        other_gpus: GPUs beside the H200 of which there is a record, too.
-        tells_rows: whether the function takes ``keep``, which it calls with the results so far after each row.
-        depends_on: patterns of files that decide it, where other programs measure: else what is loaded.
+        measure: "module.function" in this folder. The function returns the record.
+        other_gpus: GPUs beside the H200 that have a record, too.
+        tells_rows: whether the function takes ``keep``, and calls it with the results so far after each row.
+        depends_on: patterns of the files that a record depends on, if other programs measure. Else: all loaded files.
     """
 
     measure: str
@@ -81,10 +81,10 @@ def file_name(name: str, gpu: str) -> str:
     """The record that a part writes on a GPU: "configurations" on an H200, "configurations_h100" on an H100.
 
     Args:
-        gpu: as torch names it, such as "NVIDIA H100 80GB HBM3".
+        gpu: its name in torch, such as "NVIDIA H100 80GB HBM3".
 
     Raises:
-        ValueError: a GPU of which the part has no record, so that it would replace another one's.
+        ValueError: the part has no record for this GPU, and would overwrite that of another GPU.
     """
     others = RECORDS[name].other_gpus
     if not others or "h200" in gpu.lower():

@@ -1,12 +1,12 @@
-"""Times of every configuration on many shapes, and the constants of ``engine.tuning.time_model`` fitted to them.
+"""Fit the constants of ``engine.tuning.time_model`` to measured times of every configuration on many shapes.
 
     python benchmarks/run.py configurations configurations_8bit     measure, on an H200 or an H100: two records
     python benchmarks/time_model.py                                 fit, to the records, without a GPU: the constants
-    python benchmarks/time_model.py --compare FILE [--record FILE]  choices for Triton by a file of constants and by the
-                                                                    shipped ones, on measured rows; without a GPU
+    python benchmarks/time_model.py --compare FILE [--record FILE]  compare choices for Triton by a file of constants
+                                                                    and by the shipped ones; without a GPU
 
-Fitting also writes how good the choices are: on all that was measured, and, the honest judgement, on each model with
-constants fitted to the others. `course tune` does both in one, on fewer shapes.
+Fitting also writes how good the choices are: on all measured rows, and, as the fair test, on each model with constants
+fitted to the other models. `course tune` measures and fits in one run, on fewer shapes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from course_kernels.engine.tuning import Gpu, measured
 # Records of 16-bit products; those of 8-bit ones have another name.
 RECORDS = {"h200": "configurations", "h100": "configurations_h100"}
 TOKENS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384)
-# No row begins later: rows come in a drawn order, so what is left out is no model.
+# No row begins later. Rows are in random order, so no model is left out as a whole.
 SECONDS, SECONDS_8_BIT = 150, 50
 _RANDOM_ROWS, _FEW_GROUPS = 60, 48
 _SPLIT_FROM = 128  # experts: such models are also measured as 8 GPUs share them
@@ -58,12 +58,12 @@ def rows() -> list[Row]:
 
 
 def measure() -> dict:
-    """The record of 16-bit products: see ``sweep.measure``. Fails where a result is wrong."""
+    """Measure the record of 16-bit products with ``sweep.measure``. Raises AssertionError if a result is wrong."""
     return _measured(rows(), sweep.PASSES, SECONDS)
 
 
 def measure_8_bit() -> dict:
-    """Likewise of 8-bit products: a third of the rows, whose extents descriptors describe."""
+    """Measure the record of 8-bit products: a third of the rows whose N and K suit descriptors."""
     suited = [row for row in rows() if row.N % 16 == row.K % 16 == 0]
     return _measured(suited[: len(suited) // 3], sweep.PASSES_8_BIT, SECONDS_8_BIT)
 
@@ -78,14 +78,14 @@ def _measured(among: list[Row], passes: tuple[str, ...], seconds: float) -> dict
 
 
 def gpu_of(content: dict) -> Gpu:
-    """Where a record was measured. Older ones do not have the clock; both Hopper GPUs reach 1.98 GHz."""
+    """The GPU on which a record was measured. Older records lack the clock; both Hopper GPUs reach 1.98 GHz."""
     if "gpu" in content:
         return Gpu(**content["gpu"])
     return Gpu(content["arch"], content["provenance"]["sms"], content["bandwidth"], 1.98, 232448)
 
 
 def fitted(name: str) -> dict:
-    """Constants from the record of a name, and from that of 8-bit products if the GPU has one."""
+    """Fit constants to the named record, and to the GPU's record of 8-bit products if there is one."""
     sixteen_bits, eight_bits = record.load(name), None
     found = sixteen_bits["rows"]
     try:
@@ -98,7 +98,7 @@ def fitted(name: str) -> dict:
 
 
 def compare(path: pathlib.Path, records: list[dict]) -> str:
-    """Choices for Triton by a file of constants and by those of this GPU that are shipped, on the rows of records."""
+    """Compare choices for Triton by a file of constants and by this GPU's shipped constants, on the records' rows."""
     mine, lines = measured.read(path), []
     for content in records:
         gpu = gpu_of(content)

@@ -62,7 +62,7 @@ def pytest_counts(printed: str) -> dict[str, int]:
 
 
 def sanitized(tool: str, kernels: str, names: Sequence[str]) -> dict[str, int]:
-    """One tool of compute-sanitizer over cases of ``tools/sanitize.py``, which checks each product itself."""
+    """Run one tool of compute-sanitizer over cases of ``tools/sanitize.py``, which also checks each product."""
     options = ["--kernel-name-exclude", f"kernel_substring={_OF_TORCH}"]
     options += ["--report-api-errors", "no"] if kernels == "cute" else []
     printed = run(["compute-sanitizer", "--tool", tool, *options, *_cases(kernels, names)])
@@ -75,12 +75,12 @@ def sanitized(tool: str, kernels: str, names: Sequence[str]) -> dict[str, int]:
 
 
 def sanitize_triton() -> dict[str, dict[str, int]]:
-    """The record of Triton's kernels."""
+    """Run the sanitizers over Triton's kernels and return the record."""
     return sanitizers("triton")
 
 
 def sanitize_cute() -> dict[str, dict[str, int]]:
-    """The record of the kernels in CuTe DSL."""
+    """Run the sanitizers over the kernels in CuTe DSL and return the record."""
     return sanitizers("cute")
 
 
@@ -96,8 +96,8 @@ def gpu_tests() -> dict[str, int]:
 
 
 def sanitizers(kernels: str) -> dict[str, dict[str, int]]:
-    """Both tools over every kernel in a language, in several processes: each waits for the host most of the time. A
-    first run without them compiles the kernels once for both."""
+    """Run both tools over every kernel in a language, in several processes: each waits for the host most of the time. A
+    first run without the tools compiles the kernels for both."""
     if kernels == "cute":
         cute.check_available(torch.device("cuda", torch.cuda.current_device()))
     listed = run(_cases(kernels, ["--list"]))
