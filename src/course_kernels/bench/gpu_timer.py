@@ -25,7 +25,7 @@ class Replay:
         self._graph, self._kept = graph, kept
 
     def __call__(self) -> Result | None:
-        """The result; None after `forget`."""
+        """Replay the call; return its result, or None after `forget`."""
         self._graph.replay()
         return self._kept[0] if self._kept else None
 
@@ -55,11 +55,11 @@ class GpuTimer:
         call.forget()
 
     def pool(self) -> tuple:
-        """Memory that several graphs may share."""
+        """Make a memory pool that several graphs may share."""
         return torch.cuda.graph_pool_handle()
 
     def peak_bytes(self, function: Callable[[], object]) -> int:
-        """The most memory that one call holds at a time beside what was held before, its results included."""
+        """The peak memory of one call in bytes, its results included, beside memory that was held before."""
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()

@@ -53,14 +53,14 @@ def measure(
 
     Args:
         rows: problems, one after the other; their memory is freed between them.
-        providers: those that are not available here are left out, with the reason in the result.
+        providers: unavailable ones are left out, with the reason in the result.
         passes: of `EVERY_PASS`.
         repeats: timed calls of each provider and pass, at least 2.
         dtype: of the operands. 8-bit operands have scales and no gradients, and need providers of scaled products.
         timer: the clock; None is `GpuTimer`, with which providers take turns.
-        make: makes a row's operands on a device, in a dtype. Others than `make_operands` need providers of their own.
+        make: makes a row's operands on a device, in a dtype. Any but `make_operands` needs its own providers.
         tell: called with each row as soon as it is measured.
-        keep: called with all rows so far as soon as another one is measured, to write them.
+        keep: called after each row with all rows so far, to write them.
 
     Raises:
         ValueError: an unknown pass, one that 8-bit operands do not have, or fewer than 2 repeats.

@@ -33,7 +33,7 @@ class WrongResult(AssertionError):
 
 
 class Verified(Protocol):
-    """Operands that know the right results."""
+    """Operands that can verify the results computed from them."""
 
     def verify(self, result: Result | None, pass_name: str) -> None:
         """Raise ``WrongResult`` unless the result of a pass is right."""
@@ -48,7 +48,7 @@ class Calls:
             groups. `called` is the product as a user calls it; the others are for CUDA graphs and may write into the
             operands' buffers. An empty table: the provider has no such pass.
         step: forward and backward through autograd; the result is (out, d_a, d_weight).
-        operands: verifies the results, where these are not the results of the row's operands.
+        operands: verifies the results, if they are not the results of the row's operands.
     """
 
     forward: dict[str, Callable[[], Tensor]]
@@ -92,18 +92,18 @@ class Provider(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, operands) -> Calls:
-        """The functions of a row's passes; everything that is made once is made here.
+        """Make the functions of a row's passes, and everything that is made only once.
 
         Args:
-            operands: of the row, a `Verified`; those of `grouped_mm` are ``operands.Operands``.
+            operands: the row's operands, a `Verified`; for `grouped_mm`, ``operands.Operands``.
         """
 
 
 class Function(Provider):
-    """A provider from a function, for problems that one program alone measures.
+    """A provider made from a function, for problems that only one program measures.
 
     Args:
-        name: also the label.
+        name: name and label.
         prepare: operands → the passes.
     """
 
@@ -116,7 +116,7 @@ class Function(Provider):
 
 
 class Unverified:
-    """In place of operands, for a call whose result is not compared: an empty launch, a read, other work."""
+    """A replacement for operands if a result is not compared: of an empty launch, a read, other work."""
 
     def verify(self, result: Result | None, pass_name: str) -> None:
         """Do nothing."""

@@ -21,11 +21,11 @@ __all__ = ["Watch", "share"]
 
 _PACKAGE = "course_kernels"
 _FOLDERS = (ROOT / _PACKAGE, ROOT.parent / "benchmarks")
-_SHARED = "COURSE_KERNELS_LOADED"  # in the environment: the folder in which children leave their files
-# They write records and decide no number.
+_SHARED = "COURSE_KERNELS_LOADED"  # environment variable: the folder where child processes write their lists of files
+# These modules write records and change no measured number.
 _WRITERS = {"run", *(f"{_PACKAGE}.{name}" for name in ("bench.loaded", "bench.record", "files", "provenance"))}
 _MAIN = ("__main__", "__mp_main__")
-# The package's own imports load most of the library. Of these modules only those count that a program imports.
+# Importing the package loads most of the library. Of these modules, only those that a program needs count.
 _BROUGHT = {name for name in sys.modules if name.partition(".")[0] == _PACKAGE}
 _read: set[Path] = set()
 
@@ -48,7 +48,7 @@ if _SHARED in os.environ:
 
 
 class Watch:
-    """A context in which data files that are read are noted, those of child processes included."""
+    """A context that notes every data file that this process and its child processes read."""
 
     def __enter__(self) -> Watch:
         _install()
@@ -73,8 +73,8 @@ def share() -> None:
 
 
 def _files() -> list[str]:
-    """The files of this process. Existing data files alone: one that was written for a moment decides nothing."""
-    # From the dictionary: asking a module that loads lazily might load it.
+    """The files of this process. Temporary data files, which no longer exist, are left out."""
+    # Read ``__dict__``: ``getattr`` on a lazily loading module might load it.
     stored = {name: getattr(module, "__dict__", {}).get("__file__") for name, module in list(sys.modules.items())}
     modules = {name: Path(file) for name, file in stored.items() if file}
     ours = {name for name, path in modules.items() if any(folder in path.parents for folder in _FOLDERS)}
@@ -89,8 +89,8 @@ def _files() -> list[str]:
 
 
 def _imported(name: str) -> Iterator[str]:
-    """Modules that a module imports, and the packages that it is in. A name that the library's package only passes on
-    stands for the module that defines it."""
+    """The modules that a module imports, and its parent packages. A name that ``course_kernels`` re-exports counts as
+    an import of the module that defines it."""
     package = name
     while (package := package.rpartition(".")[0]) not in ("", _PACKAGE):
         yield package
@@ -106,7 +106,7 @@ def _imported(name: str) -> Iterator[str]:
 
 @functools.cache
 def _statements(file: str) -> list[tuple[str, str | None]]:
-    """Module and name of each import in a file; None for a module as a whole."""
+    """Module and name of each import in a file; the name is None for ``import module``."""
     found: list[tuple[str, str | None]] = []
     for node in ast.walk(ast.parse(Path(file).read_text())):
         if isinstance(node, ast.Import):

@@ -33,11 +33,11 @@ class Timings:
 
     Attributes:
         us: pass → provider → times.
-        choice: pass → provider → the candidate that was the fastest, where a provider has several.
+        choice: pass → provider → the fastest candidate, if a provider has several.
         host_us: provider → host µs of a call as a user makes it.
         unsuited: provider → why it does not compute this problem.
         failed: provider → step → why it is wrong or did not run.
-        out_of_memory: provider → step → the allocator's message. The step "operands" came before all passes.
+        out_of_memory: provider → step → the allocator's message. The step "operands" is before all passes.
         peak_bytes: provider → the most memory that a training step holds beside its operands.
         step_timed: how training steps were timed: as a CUDA graph, or as called; None without steps.
     """
@@ -76,7 +76,7 @@ class Measured:
 
     @classmethod
     def of(cls, row: Row, passes: Sequence[str], operand_bytes: int, timings: Timings) -> Measured:
-        """Rates from times; ``operand_bytes`` is the size of an operand's element."""
+        """Compute rates from times; ``operand_bytes`` is the size of an operand's element."""
         rate = {
             of: {name: float(f"{row.rate(us, of, operand_bytes):.4g}") for name, us in timings.medians_us(of).items()}
             for of in timings.us
@@ -85,14 +85,14 @@ class Measured:
 
     @classmethod
     def from_json(cls, name: str, entry: Mapping) -> Measured:
-        """The row with this name in a record."""
+        """Read the row with this name from its entry in a record."""
         row = Row(name, entry["title"], tuple(entry["sizes"]), entry["N"], entry["K"], entry["kind"])
         rest = ("choice", "host_us", "unsuited", "failed", "out_of_memory", "peak_bytes", "step_timed")
         timings = Timings(_each(entry["us"], lambda us: Time(**us)), **{k: entry[k] for k in rest if k in entry})
         return cls(row, entry["bytes"], entry["rate"], timings)
 
     def as_json(self) -> dict:
-        """The row's entry in a record, which is under its name."""
+        """The row's entry in a record; its key is the row's name."""
         row, timings = self.row, self.timings
         entry = {
             "title": row.title, "sizes": list(row.sizes), "N": row.N, "K": row.K, "kind": row.kind, "unit": row.unit,
@@ -129,13 +129,13 @@ class Results:
 
     @classmethod
     def from_json(cls, record: Mapping) -> Results:
-        """The results in a record of ``as_json``; what a benchmark program added to them is left out."""
+        """Read results from a record of ``as_json``, without the additions of a benchmark program."""
         rows = {name: Measured.from_json(name, entry) for name, entry in record["rows"].items()}
         about = (record[key] for key in ("dtype", "repeats", "copy_tb_s", "providers"))
         return cls(*about, rows, tuple(record.get("unmeasured", ())))
 
     def as_json(self) -> dict:
-        """For ``record.write``."""
+        """The results in the form of ``record.write``."""
         return {
             "dtype": self.dtype, "repeats": self.repeats, "copy_tb_s": self.copy_tb_s,
             "providers": dict(self.providers),
@@ -149,7 +149,7 @@ class Results:
 
 
 def speedups(results: Results) -> dict:
-    """Each provider of ours against the others, as geometric means over rows.
+    """Compare each of our providers with the others, by geometric means over rows.
 
     Returns:
         ours → pass → other → {"times", "rows", "worst"}: how many times faster ours is, the number of rows, and the
@@ -177,5 +177,5 @@ def _summary(ratios: list[float]) -> dict:
 
 
 def _each(table: Mapping[str, Mapping[str, _Old]], change: Callable[[_Old], _New] = lambda value: value) -> dict:
-    """A table of two levels as dicts, with every value changed."""
+    """Apply a function to every value of a table of two levels."""
     return {key: {name: change(value) for name, value in inner.items()} for key, inner in table.items()}

@@ -1,4 +1,4 @@
-"""The operands of a row, which every provider of `grouped_mm` gets, and the results that are right for them."""
+"""The operands of a row for every provider of `grouped_mm`, and the verification of results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from course_kernels.bench.verification import count_wrong
 
 __all__ = ["Operands", "make_operands", "training_step"]
 
-# The relative loss of sums of 8-bit products in tensor cores: one or two in a hundred when all of K is one sum.
+# The relative loss of sums of 8-bit products in tensor cores: 1 to 2 % if all of K is one sum.
 _LOSS_OF_8_BITS = 2.0**-5
 
 
@@ -46,7 +46,7 @@ class Operands:
     scale_b: Tensor | None = None
 
     def as_dense(self) -> Operands:
-        """One group of all rows with the first weight: the dense product of the same size."""
+        """The dense product of the same size: one group of all rows, with the first weight."""
 
         def first(value: Tensor | None) -> Tensor | None:
             return None if value is None else value[:1]
@@ -102,7 +102,7 @@ class Operands:
 
 
 def make_operands(row: Row, device: torch.device | str, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> Operands:
-    """Random normal operands of a row, scaled so that results are near 1; the memory for results holds NaN.
+    """Make random normal operands of a row, scaled so that results are near 1. Memory for results holds NaN.
 
     Results have the operands' dtype; those of 8-bit operands are bfloat16.
     """
@@ -144,17 +144,17 @@ def make_operands(row: Row, device: torch.device | str, dtype: torch.dtype = tor
 
 
 def training_step(product: Callable[[Tensor, Tensor], Tensor], operands: Operands) -> Callable[[], tuple]:
-    """Forward and backward as a training step makes them, through autograd, on a weight that is a parameter.
+    """Make a function that runs a training step: forward and backward through autograd, with a weight parameter.
 
     Args:
         product: (a, weight.mT) → the result, (total_m, N); both require gradients.
 
     Returns:
-        A function that returns the result and the `grad` of both, whose strides are those of `a` and of the weight.
+        A function that returns the result and the `grad` of both, with the strides of `a` and of the weight.
 
     Notes:
-        Each call makes new leaves in the operands' memory, since autograd's node of a leaf keeps the stream it was made
-        on, and a CUDA graph is captured on another one. No gradient is there yet, so none is added to.
+        Each call makes new leaves in the operands' memory: autograd's node of a leaf keeps the stream it was made on,
+        and a CUDA graph is captured on another one. New leaves have no gradient yet, so nothing is added to it.
     """
 
     def step() -> tuple[Tensor, Tensor, Tensor]:

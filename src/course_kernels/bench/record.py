@@ -32,7 +32,7 @@ __all__ = [
 
 RESULTS = ROOT.parent / "benchmarks" / "results"  # of the checkout that this package runs from
 LIBRARY = ("course_kernels/**/*.py", "course_kernels/**/*.json")
-_SHOWN = 5  # files of a stale record that are listed
+_SHOWN = 5  # listed files of a stale record
 
 
 def _git(*arguments: str) -> str | None:
@@ -123,7 +123,7 @@ def stale() -> dict[str, str]:
 
 
 def why_stale(record: Mapping) -> str | None:
-    """Why a record's numbers may not be those of today's code; None where they are."""
+    """The reason why a record's numbers may differ from those of today's code; None if they do not."""
     if not is_stale(record):
         return None
     about = record["provenance"]

@@ -20,7 +20,7 @@ def exact_products(product: Product, sizes: Sequence[int]) -> Iterator[Tensor]:
     """The float64 results of each group, in modes "m" and "k".
 
     Args:
-        product: factors of blocks are those of 1x128 of A and 128x128 of B.
+        product: its factors of blocks, if any, are for 1x128 of A and 128x128 of B.
         sizes: rows of each group, or its depth.
     """
     a, b, (scale_a, scale_b) = product.a, product.b, (product.scaling.a, product.scaling.b)

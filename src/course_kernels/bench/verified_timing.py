@@ -1,4 +1,4 @@
-"""One problem by several providers: results are verified over poisoned memory, then timed in turn."""
+"""Verify the results of several providers over poisoned memory, then time the providers in turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from course_kernels.bench.measured import Time, Timings
 
 __all__ = ["measure_one", "verified_call"]
 
-_TRIAL_REPEATS = 5  # to choose a candidate
+_TRIAL_REPEATS = 5  # timed calls to choose a candidate
 
 
 def _poison(result: Result | None) -> None:
@@ -24,7 +24,7 @@ def _poison(result: Result | None) -> None:
 
 
 def _fastest(candidates: dict[str, Callable], timer, failures: dict[str, str]) -> tuple[str, Callable[[], Result]]:
-    """Name and graph of the fastest candidate; `failures` gets the reasons of those that cannot run."""
+    """Find name and graph of the fastest candidate; `failures` gets the reasons of those that cannot run."""
     graphs, cause = {}, None
     for name, function in candidates.items():
         try:
@@ -47,15 +47,15 @@ def _fastest(candidates: dict[str, Callable], timer, failures: dict[str, str]) -
 def verified_call(
     candidates: dict[str, Callable], pass_name: str, operands: Verified, timer, failures: dict[str, str]
 ) -> tuple[str, Callable[[], Result]]:
-    """Name and function of the candidate to time, after its result over poisoned memory was verified.
+    """Verify a result over poisoned memory; return name and function of the candidate to time.
 
-    A candidate that cannot run or is wrong is left to the next fastest, and `failures` gets the reason.
+    If a candidate cannot run or is wrong, the next fastest follows, and `failures` gets the reason.
     """
     if pass_name == "called":
         choice, function = next(iter(candidates.items()))
     else:
         choice, function = _fastest(candidates, timer, failures)
-    # The freed NaNs are what the allocator gives a call that makes its own result.
+    # A call that makes its own result gets the freed NaNs from the allocator.
     _poison(function())
     try:
         operands.verify(function(), pass_name)
@@ -117,7 +117,7 @@ class _Measurement:
         reasons.setdefault(name, {})[step] = one_line(error)
 
     def _attempt(self, name: str, step: str, function: Callable, *arguments):
-        """The function's value; if it fails, None, and the reason is noted."""
+        """Call a function; return its value, or note why it fails and return None."""
         try:
             value = function(*arguments)
             self.timer.settle()
@@ -128,7 +128,7 @@ class _Measurement:
         return None
 
     def _verified_calls(self, pass_name: str, choices: dict[str, str]) -> dict[str, Callable[[], Result]]:
-        """The functions to time by provider; `choices` gets the names of candidates."""
+        """Provider → function to time; `choices` gets the names of candidates."""
         ready = {}
         for name, calls in self.prepared.items():
             if not (candidates := calls.of(pass_name)):
@@ -143,7 +143,7 @@ class _Measurement:
         return ready
 
     def _verified_steps(self) -> dict[str, Callable]:
-        """The steps to time by provider, as CUDA graphs; if one of them cannot be captured, all as they are called.
+        """Provider → step to time, as CUDA graphs; if one cannot be captured, all as they are called.
 
         All of them were verified. The peak memory of each is noted.
         """
@@ -151,12 +151,12 @@ class _Measurement:
         pool = timer.pool()
         for name, calls in self.prepared.items():
             for function in calls.step.values():
-                self._attempt(name, "step", function)  # the first call compiles, and makes what later ones find
+                self._attempt(name, "step", function)  # the first call compiles and fills caches
                 if (peak := self._attempt(name, "step", timer.peak_bytes, function)) is not None:
                     called[name], peaks[name] = function, peak
         self.step_timed = "as a CUDA graph"
         for name, function in called.items():
-            timer.free()  # what the calls before have left in the allocator's cache
+            timer.free()  # memory of earlier calls in the allocator's cache
             try:
                 replay = timer.graph(function, pool)
                 timer.settle()
@@ -174,7 +174,7 @@ class _Measurement:
         return {name: function for name, function in called.items() if self._is_right(name, function)}
 
     def _is_right(self, name: str, step: Callable) -> bool:
-        """Whether a step is right over poisoned memory; else it has no peak memory, either."""
+        """Whether a step is right over poisoned memory; if not, its peak memory is dropped, too."""
 
         def check() -> bool:
             _poison(step())
@@ -198,9 +198,9 @@ def measure_one(
     """Verify every provider's result of one problem over poisoned memory, then time all of them in turn.
 
     Args:
-        row: what ``Provider.unsuited`` is asked about.
-        operands: makes the operands, which the providers prepare their calls for.
-        providers: those that are available here.
+        row: the argument of ``Provider.unsuited``.
+        operands: makes the operands that the providers prepare their calls for.
+        providers: the available ones.
         passes: of `EVERY_PASS`.
         repeats: timed calls of each provider and pass, at least 2.
         timer: a ``GpuTimer``.

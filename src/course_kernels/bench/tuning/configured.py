@@ -28,9 +28,8 @@ from course_kernels.kernels.cute_sm90.form import Form
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
-# The shipped configurations, and some that are not shipped: with one or none of the two ways to fit tiles to groups;
-# without a split last wave; two more widths of 64 rows, one in clusters, which
-# may suit large groups; and the tiles that read least, which do not overlap their stores with work.
+# Configurations that are not shipped: without narrow or flat tiles; without a split last wave; two more widths of 64
+# rows; and the tiles that read least, which do not overlap their stores with work.
 _MORE = (
     CuteConfig(128, 192, 64, 2, 5, PINGPONG),
     *(replace(config, split_last_wave=False) for config in CONFIGS if config.split_last_wave),
@@ -56,7 +55,7 @@ class Configured(Ours):
         self.config, self.name, self.label = config, config.name, f"cute, {config.name}"
 
     def _suits(self, along: str, few_rows: bool) -> bool:
-        """Whether it may be the fastest.
+        """Whether the configuration may be the fastest.
 
         A group of few rows leaves most of a tall tile empty. Low tiles read too much for many rows, unless they form a
         cluster, and are not for groups along "k".
@@ -67,7 +66,7 @@ class Configured(Ours):
         return not tall if few_rows else tall or self.config.cluster > 1
 
     def prepare(self, operands: Operands) -> Calls:
-        """The passes that the kernel can compute, if the configuration may be the fastest."""
+        """Prepare the passes that the kernel can compute, if the configuration may be the fastest."""
         o = operands
         few_rows = sum(o.sizes) <= cute.FEW_ROWS * len(o.sizes)
 
@@ -115,10 +114,10 @@ def chosen(row: Row, pass_name: str, operand_bytes: int = 2) -> CuteConfig:
 
 
 def regrets(rows: Mapping[str, Row], entries: Mapping[str, Mapping], operand_bytes: int = 2) -> dict:
-    """The chosen configuration against the best one, for each row and pass.
+    """Compare the chosen configuration with the best one, for each row and pass.
 
     Args:
-        rows, entries: by name of the row; the entries are those of `grouped.measure`, with configurations as providers.
+        rows, entries: by name of the row; entries of `grouped.measure`, with configurations as providers.
 
     Returns:
         row → pass → {"best", "chosen", "times"}: two names, and the chosen one's time over the best one's, or None if

@@ -1,8 +1,8 @@
 """Fit the constants of ``engine.tuning.time_model`` to measured times, and judge the choices made with them.
 
-A constant of the model is positive, so its logarithm is fitted, by damped least squares of the logarithms of times. A
-weak prior of typical values decides between constants that a configuration's rows do not tell apart. The correction is
-fitted afterwards, by ridge regression, to the residual. Times are compared within a product: see ``fit``.
+The constants are positive, so their logarithms are fitted, by damped least squares of the logarithms of times. A weak
+prior of typical values decides between constants that a configuration's rows cannot separate. The correction is fitted
+afterwards to the residual, by ridge regression. Times are compared within a product: see ``fit``.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ __all__ = [
     "summary",
 ]
 
-# Typical values, as the fit sees them, and the weights of the prior that holds constants near them: logarithms of µs
-# and of shares, the logit of the tail's fraction, the logarithm of the exponent less 1.
+# Typical values in the fitted form, and the weights of the prior that holds constants near them: logarithms of µs and
+# of shares, the logit of the tail's fraction, the logarithm of the exponent less 1.
 _TYPICAL = (math.log(0.3), math.log(0.5), 0.0, math.log(0.85), math.log(2.0), math.log(6.0))
 _PRIOR = (0.02, 0.04, 0.05, 0.08, 0.05, 0.05)
-# How strongly the correction is held near zero. With 10, choices for models left out are up to 22 % behind where their
-# extents are beyond those of all others (7 % with 60); between 25 and 60 little changes.
+# The weight that holds the correction near zero. With 10, choices for left-out models whose extents are beyond those of
+# all others are up to 22 % slower (7 % with 60); between 25 and 60 little changes.
 _RIDGE = 60.0
 STEPS = 40  # of least squares, at most
-_NEARNESS = 3  # the power of best over time: twice the time counts an eighth
-_ROUNDS = 5  # of the correction and of what is in common
-FEWEST = 12  # rows of a configuration, below which nothing is fitted to it
+_NEARNESS = 3  # weight: (best time / time) to this power, so twice the time counts an eighth
+_ROUNDS = 5  # rounds of fitting the correction and the common residual
+FEWEST = 12  # least number of products of a configuration for a fit
 
 
 def _left_out(config: Config) -> bool:
-    """Narrow tiles in a fixed order: they won few products, by little, and were chosen for others, which lost up to
-    30 % by it. Choices among fewer configurations lose less."""
+    """Whether a configuration is left out: narrow tiles in a fixed order. They won few products, by little, and were
+    chosen for others, which lost up to 30 %. Choices among fewer configurations lose less."""
     return isinstance(config, CuteConfig) and bool(config.last_tile_n) and not config.dynamic
 
 
 class Sample(NamedTuple):
-    """The times of one product: its model (or row) and name, its kind, M, N, K, G as ``time_model`` takes them, and µs
-    by the name of a configuration."""
+    """The times of one product: its model (or row) and name, its kind, its extents for ``time_model``, and µs by name
+    of a configuration."""
 
     source: str
     name: str
@@ -65,7 +65,7 @@ class Sample(NamedTuple):
 
 
 class Regret(NamedTuple):
-    """A choice against the best configuration measured: its time over the best one's."""
+    """A choice compared with the best measured configuration: its time over the best time."""
 
     times: float
     name: str
@@ -75,7 +75,7 @@ class Regret(NamedTuple):
 
 
 def samples(rows: Mapping[str, Mapping], source_of: Mapping[str, str]) -> list[Sample]:
-    """The products of ``candidates.measure``; ``source_of``: row → published model, or its own name."""
+    """The products of rows of ``sweep.measure``; ``source_of``: row → published model; default: the row's own name."""
     found = []
     for name, entry in rows.items():
         total, groups = sum(entry["sizes"]), len(entry["sizes"])
@@ -92,9 +92,9 @@ def samples(rows: Mapping[str, Mapping], source_of: Mapping[str, str]) -> list[S
 
 
 class _Rows(NamedTuple):
-    """A configuration's products as tensors: their places in the list that they are from (rows,), what each group of
-    each spread adds (3, spreads, rows, groups), functions of the correction (rows, 15), logarithms of measured µs
-    (rows,), and how much a product counts (rows,)."""
+    """A configuration's products as tensors: their places in the list of all products (rows,), the work of each group
+    of each spread (3, spreads, rows, groups), functions of the correction (rows, 15), logarithms of measured µs
+    (rows,), and weights of the products (rows,)."""
 
     places: Tensor
     parts: Tensor
@@ -122,13 +122,13 @@ def rows_of(config: Config, name: str, of_kind: Sequence[Sample]) -> _Rows:
 
 
 def positive(free: Tensor) -> tuple[Tensor, ...]:
-    """The constants of ``time_model.seconds`` from the numbers that are fitted, the last dimension."""
+    """Turn fitted numbers, in the last dimension, into the constants of ``time_model.seconds``."""
     block, tile, tail, share, exponent, launch = free.unbind(-1)
     return block.exp(), tile.exp(), tail.sigmoid(), share.exp(), 1 + exponent.exp(), launch.exp()
 
 
 def predicted(free: Tensor, rows: _Rows, places: int, bandwidth: float) -> Tensor:
-    """``time_model.seconds`` of many products at once, the mean over the spreads; a test holds the two together.
+    """``time_model.seconds`` of many products at once, the mean over the spreads; a test compares the two.
 
     Args:
         free: (..., 6); each set of numbers gives a row of times.
@@ -148,7 +148,7 @@ def predicted(free: Tensor, rows: _Rows, places: int, bandwidth: float) -> Tenso
 
 
 def _constants(rows: _Rows, logs: Tensor, places: int, bandwidth: float, start: Tensor) -> Tensor:
-    """The numbers with which the model comes nearest to times, from others on."""
+    """Fit the numbers with which the model comes nearest to measured times; ``start``: the first guess."""
     typical, prior = torch.tensor(_TYPICAL, dtype=torch.float64), torch.tensor(_PRIOR, dtype=torch.float64)
     counts = rows.weights.sqrt()
 
@@ -176,7 +176,7 @@ def _constants(rows: _Rows, logs: Tensor, places: int, bandwidth: float, start: 
 
 
 def _correction(rows: _Rows, residual: Tensor) -> Tensor:
-    """Weights of ``time_model.smooth`` for a residual, kept small."""
+    """Fit the weights of ``time_model.smooth`` to a residual; they are kept small."""
     counted = rows.smooth.T * rows.weights
     held = _RIDGE * torch.eye(rows.smooth.shape[1], dtype=torch.float64)
     return torch.linalg.solve(counted @ rows.smooth + held, counted @ residual)
@@ -192,15 +192,15 @@ def _common(known: Mapping[str, _Rows], residuals: Mapping[str, Tensor], product
 
 
 def fit(found: Sequence[Sample], gpu: Gpu, kinds: Sequence[Kind] = KINDS) -> dict[Kind, tuple[Candidate, ...]]:
-    """Candidates by kind, for ``time_model``: those that at least ``FEWEST`` products were measured with.
+    """Fit candidates by kind for ``time_model``. A configuration needs times of at least ``FEWEST`` products.
 
-    What the configurations of a product have in common does not matter to a choice between them, nor do those that are
-    far behind. So each fit is followed by another one, of times without the residual that they share after the first;
-    a configuration counts by how near it is to the fastest.
+    A choice between configurations does not depend on a residual that all of them share, nor on slow configurations.
+    So a second fit uses times without the common residual of the first, and a configuration has the more weight the
+    nearer it is to the fastest.
 
     Args:
         found: measured products.
-        gpu: where they were measured.
+        gpu: the GPU that they were measured on.
         kinds: of ``kinds.KINDS`` or ``KINDS_8_BIT``.
     """
     fitted: dict[Kind, tuple[Candidate, ...]] = {}
@@ -239,7 +239,7 @@ def fit(found: Sequence[Sample], gpu: Gpu, kinds: Sequence[Kind] = KINDS) -> dic
 
 
 def regret(found: Iterable[Sample], fitted: Mapping[Kind, Sequence[Candidate]], gpu: Gpu) -> list[Regret]:
-    """What the model would choose for products, against the best configuration that was measured for each."""
+    """Compare the model's choice for each product with the best configuration that was measured for it."""
     judged = []
     for sample in found:
         names = {config: name for name, config in by_name(sample.kind).items()}
@@ -254,7 +254,7 @@ def regret(found: Iterable[Sample], fitted: Mapping[Kind, Sequence[Candidate]], 
 
 
 def summary(judged: Sequence[Regret]) -> str:
-    """How good choices are, in words: geometric mean, what 95 in 100 are within, the worst."""
+    """Summarise the quality of choices in words: geometric mean, 95th percentile, worst."""
     times = sorted(each.times for each in judged)
     mean = math.exp(math.fsum(map(math.log, times)) / len(times))
     most = times[int(0.95 * len(times))]
@@ -262,8 +262,8 @@ def summary(judged: Sequence[Regret]) -> str:
 
 
 def leave_one_out(found: Sequence[Sample], gpu: Gpu) -> list[Regret]:
-    """``regret`` of each source's products, with constants fitted to all other sources' products. A random row is in
-    every fit, and not judged."""
+    """``regret`` of each source's products, with constants fitted to all other sources' products. Random rows are in
+    every fit and are not judged."""
     by_source: dict[str, list[Sample]] = defaultdict(list)
     for sample in found:
         by_source[sample.source].append(sample)

@@ -1,7 +1,7 @@
 """Measure every configuration on many shapes: the data that the time model is fitted to.
 
-Shapes are those of published models with several numbers of tokens, and random ones beside them. A configuration that
-cannot be the fastest, because its tiles would be nearly empty or because a group has dozens of them, is left out.
+The shapes are those of published models with several numbers of tokens, and random ones. A configuration that cannot be
+the fastest, because its tiles would be nearly empty or because a group has dozens of them, is left out.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ __all__ = [
 
 PASSES = ("forward", "dA", "dB")
 PASSES_8_BIT = ("forward fp8", "forward fp8 blocks", "dA fp8", "dA fp8 blocks")
-# As the time model names products.
+# pass → kind in the time model
 KIND_OF_PASS = dict(zip((*PASSES, *PASSES_8_BIT), (*KINDS, *KINDS_8_BIT)))
 REPEATS = 7
-# Of products from so many FLOP on, which would take most of a sweep. Three were too few on an H200.
+# Repeats of products from 1e12 FLOP on, which would take most of a sweep. Three were too few on an H200.
 _LARGE, _REPEATS_LARGE = 1e12, 5
 DEVICE = "cuda"
-_PROCESSES, _THREADS = 12, 16  # that compile, at most
-# The unit of `count_wrong`: the last place of a bfloat16 result, and what sums of 8-bit products may lose in the
-# Triton kernel's tensor cores.
+_PROCESSES, _THREADS = 12, 16  # for compiling, at most
+# The unit of `count_wrong` by operand bytes: the last place of a bfloat16 result, and the loss of sums of 8-bit
+# products in the Triton kernel's tensor cores.
 _UNITS = {2: 2.0**-7, 1: 2.0**-5}
 
 
@@ -78,10 +78,10 @@ def here(triton_only: bool = False) -> dict[Kind, tuple[Config, ...]]:
 def random_rows(
     count: int, seed: int = 0, most_flops: float = 2e12, most_bytes: float = 8e9, few_groups: bool = False
 ) -> list[Row]:
-    """Shapes of no model: extents and numbers of groups drawn evenly on a logarithmic scale.
+    """Draw shapes of no model: extents and numbers of groups are uniform on a logarithmic scale.
 
     Args:
-        count, seed: how many, and which.
+        count, seed: the number of shapes, and the seed of the draw.
         most_flops, most_bytes: of a product, and of its weights.
         few_groups: one to four groups of 1,024 to 32,768 rows; else 2 to 256 groups of up to 5,800 rows.
     """
@@ -105,7 +105,7 @@ class Made(NamedTuple):
     """The operands of a pass and memory for its result.
 
     Attributes:
-        product, out: as kernels take them.
+        product, out: the product and its result, as kernels take them.
         sizes: rows of each group.
     """
 
@@ -115,8 +115,8 @@ class Made(NamedTuple):
 
 
 def made(row: Row, passes: Sequence[str], device: torch.device | str = DEVICE) -> Iterator[tuple[str, Made]]:
-    """The operands of a row's passes in turn. Those of 16 bits share memory; so do an 8-bit product's with factors of
-    rows and of blocks. No 8-bit pass has operands that descriptors do not describe."""
+    """Yield the operands of a row's passes in turn. 16-bit passes share memory; so do an 8-bit product's passes with
+    factors of rows and of blocks. An 8-bit pass whose operands no descriptor describes is left out."""
     if sixteen := [name for name in passes if name in PASSES]:
         o = make_operands(row, device)
         of = {
@@ -142,8 +142,8 @@ def made(row: Row, passes: Sequence[str], device: torch.device | str = DEVICE) -
 
 
 def _block_scales(row: Row, device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """Factors of blocks: A's stored as the quantiser stores them. B's have strides of which 16 is a divisor, as the
-    compiler sees them, whatever the extents."""
+    """Make factors of blocks. A's are stored as by the quantiser. B's strides are multiples of 16 for all extents, so
+    the compiler always sees the same kernel."""
     generator = torch.Generator(device).manual_seed(1)
     deep, wide = (-(-extent // BLOCK) for extent in (row.K, row.N))
     of_a = torch.empty(deep, row.total_m, device=device).uniform_(0.5, 1.5, generator=generator).mT
@@ -153,7 +153,7 @@ def _block_scales(row: Row, device: torch.device | str) -> tuple[Tensor, Tensor]
 
 
 def launch(made: Made, config: Config) -> Callable[[], object] | None:
-    """The call that computes a product in a configuration; None where its kernel does not take the operands."""
+    """The call that computes a product in a configuration; None if its kernel does not take the operands."""
     product, out, _ = made
     if isinstance(config, GemmConfig):
         problem = problem_of(product, Options(out.dtype, config=config))
@@ -183,10 +183,10 @@ def compile_ahead(
     among: Mapping[Kind, Sequence[Config]] | None = None,
     tell: Callable[[str], object] = print,
 ) -> None:
-    """Compile what ``measure`` will run, several kernels at a time: those in CuTe DSL in other processes, which keep
-    them in files; those of Triton in threads, by running each on few rows and columns.
+    """Compile the kernels of ``measure``, several at a time: those in CuTe DSL in other processes, which write them to
+    files; those of Triton in threads, by running each on few rows and columns.
 
-    What fails here fails again when it is measured, and is reported then.
+    Failures are ignored here: they occur again in ``measure``, which reports them.
     """
     jobs: dict[tuple[CuteConfig, Form], None] = {}
     tiny: dict[tuple, tuple[Row, str, GemmConfig]] = {}
@@ -225,13 +225,13 @@ def compile_ahead(
 
 
 def _check(made: Made, first: Tensor | None) -> None:
-    """Raise ValueError unless a result is the float64 product, or, within twice its bound, the first one that was."""
+    """Raise ValueError unless a result matches the float64 product, or within twice its bound the first such result."""
     out, unit = made.out, _UNITS[made.product.a.element_size()]
     if first is None:
         groups = out.unbind() if out.dim() == 3 else out.split(made.sizes)
         wrong = sum(count_wrong(groups, exact_products(made.product, made.sizes), unit))
     else:
-        # Most are the same bit for bit, and few launches say so.
+        # Most results are the same bit for bit, and ``equal`` takes few launches.
         wrong = 0 if torch.equal(out, first) else count_unlike(out, first, 2 * unit)
     if wrong:
         raise ValueError(f"{wrong} of {out.numel()} elements are wrong")
@@ -245,14 +245,14 @@ def measure(
     among: Mapping[Kind, Sequence[Config]] | None = None,
     tell: Callable[[str], object] = print,
 ) -> dict:
-    """Times of all configurations.
+    """Measure the times of all configurations.
 
     Memory for results holds NaN before each verified call. The first result of each pass is compared with float64
     products of the operands (8-bit ones times their factors), the others with the first.
 
     Args:
-        rows, passes, repeats: what is measured, and how often; five times at most from 1e12 FLOP on.
-        seconds: after them no row begins.
+        rows, passes, repeats: the measured rows, passes and calls; at most five calls from 1e12 FLOP on.
+        seconds: the time after which no row begins.
         among: the configurations for each kind of product; by default those of ``here``.
         tell: gets a line about each pass.
 
@@ -295,7 +295,7 @@ def measure(
 
 
 def failures(found: Mapping[str, Mapping]) -> dict[str, dict[str, str]]:
-    """What was wrong or failed in a ``measure``: row and pass → name → reason."""
+    """The wrong or failed calls of a ``measure``: "row, pass" → name → reason."""
     return {
         f"{name}, {of}": each["failed"]
         for name, entry in found.items()

@@ -1,4 +1,4 @@
-"""Constants of the time model for a GPU: what is measured, the fit, and the file that the library reads."""
+"""Tune the time model for a GPU: measure, fit the constants, and write the file that the library reads."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from course_kernels.files import write_atomically
 
 __all__ = ["SECONDS", "compact_rows", "compared", "compared_in_words", "constants", "sources", "tune", "write"]
 
-SECONDS = 150.0  # of ``tune``, compiling included
-MOST_FLOPS = 4.2e12  # of a product that is measured
-_LEAST_SHARE = 1 / 3  # of the time, that is left for measuring however long compiling takes
+SECONDS = 150.0  # time of ``tune``, compiling included
+MOST_FLOPS = 4.2e12  # of a measured product
+_LEAST_SHARE = 1 / 3  # share of the time for measuring, however long compiling takes
 _RANDOM_ROWS, _FEW_GROUPS = 36, 8
 _TOKENS = (64, 1024, 8192)
 
 
 def sources(names: Iterable[str]) -> dict[str, str]:
-    """Row → the model that it is of, so that all of a model's rows are left out at a time."""
+    """Row → its model, so that all rows of a model are left out together; a row of no model → itself."""
     known = sorted((each.name for each in zoo.MODELS), key=len, reverse=True)
     return {name: next((each for each in known if name.startswith(each)), name) for name in names}
 
 
 def compact_rows() -> list[Row]:
-    """What ``tune`` measures, in a drawn order: random shapes, and layers of five models that judge the choices. All
-    extents are multiples of 16, so that fewer kernels are compiled."""
+    """The rows that ``tune`` measures, in random order: random shapes, and layers of five models that judge the
+    choices. All extents are multiples of 16, so that fewer kernels are compiled."""
     models = sorted({sources([row.name])[row.name] for row in zoo.compact()})
     found = sweep.random_rows(_RANDOM_ROWS) + zoo.rows(models, _TOKENS, ("zipf",))
     found += sweep.random_rows(_FEW_GROUPS, most_flops=MOST_FLOPS, few_groups=True)
@@ -51,10 +51,10 @@ def compact_rows() -> list[Row]:
 def constants(
     rows: Mapping[str, Mapping], gpu: Gpu, provenance: Mapping, tell: Callable[[str], object] = print
 ) -> dict:
-    """Constants fitted to rows of ``sweep.measure``, in the form that ``measured.read`` takes.
+    """Fit constants to rows of ``sweep.measure``; return them in the form of ``measured.read``.
 
     Args:
-        rows: by name.
+        rows: entries by name.
         gpu, provenance: of the measurement.
         tell: gets a line about how good the choices are, for each kind.
     """
@@ -87,7 +87,7 @@ def _changed_fields(config: Config) -> dict:
 
 
 def write(content: Mapping, out: Path) -> None:
-    """Write constants to a file, whole or not at all."""
+    """Write constants to a file, atomically."""
     write_atomically(out, rows_on_lines(json.dumps(content, indent=1)) + "\n")
     time_model.forget()
 
@@ -106,14 +106,14 @@ def tune(
     Args:
         out: the file of constants, which is replaced.
         gpu, provenance: of the current GPU.
-        seconds: after them no row is begun, compiling included. A third of them is for measuring in any case. Fitting
-            comes afterwards.
+        seconds: the time after which no row begins, compiling included. At least a third of it is for measuring.
+            Fitting comes afterwards.
         record: a file for the measured times.
-        triton_only: as if the kernel in CuTe DSL did not run here.
+        triton_only: leave out the kernel in CuTe DSL.
         tell: gets lines of progress, and at the end how good the choices are.
 
     Returns:
-        What was wrong or failed, as ``sweep.failures``; it is in no choice.
+        The wrong or failed calls, in the form of ``sweep.failures``. Their times are not used.
 
     Raises:
         ValueError: too few rows were measured to fit anything; the file is left as it was.
@@ -141,8 +141,8 @@ def compared(
     theirs: Mapping[Kind, Iterable[Candidate]],
     gpu: Gpu,
 ) -> dict[Kind, list[float]]:
-    """The time of what one file of constants chooses among Triton's configurations, over that of another one's choice,
-    for each measured product by kind. Both choose among what the product was measured with."""
+    """Compare two sets of constants by their choices of Triton's configurations: by kind, the ratio of the times of the
+    two choices for each product. Both choose among the configurations that the product was measured with."""
     ratios: dict[Kind, list[float]] = {}
     for sample in found:
         names = {config: name for name, config in by_name(sample.kind).items()}
@@ -161,7 +161,7 @@ def compared(
 
 
 def compared_in_words(ratios: Mapping[Kind, list[float]]) -> str:
-    """A line for each kind of ``compared``: products, geometric mean, worst."""
+    """A line for each kind of ``compared``: products, geometric mean, worst and best."""
     return "\n".join(
         f"{kind}: {len(times)} products, mean {math.exp(math.fsum(map(math.log, times)) / len(times)):.4f}, "
         f"worst {max(times):.3f}, best {min(times):.3f}"
