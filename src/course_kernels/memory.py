@@ -52,8 +52,8 @@ def share_memory(x: Tensor, y: Tensor) -> bool:
 
 
 def are_apart(tensor: Tensor, others: Sequence[Tensor | None]) -> bool:
-    """Whether a tensor's addresses are surely none of the others'. Asks no more than where they begin and end, so
-    columns of one matrix count as not apart."""
+    """Whether a tensor surely shares no address with the others. Compares only the first and last addresses, so columns
+    of one matrix count as not apart."""
     start, end = byte_range(tensor)
     for other in others:
         if other is not None:
@@ -107,20 +107,20 @@ def check_writable(name: str, tensor: Tensor) -> None:
 
 
 def check_written(name: str, tensor: Tensor, others: Mapping[str, Tensor | None] | None) -> None:
-    """Raise where writing to a tensor would change an argument, or one element with another; nothing is written.
+    """Raise if writing to a tensor would change another argument or a second element; nothing is written.
 
     Args:
         name: of the tensor.
-        tensor: to be written to.
-        others: arguments by name that it must not overlap; None where addresses cannot be compared.
+        tensor: the tensor to write to.
+        others: arguments by name that it must not overlap; None if addresses cannot be compared.
 
     Raises:
-        ValueError: naming both.
+        ValueError: the tensor cannot be written to; the message names it, and an argument that it overlaps.
     """
     check_writable(name, tensor)
     if others is None:
         return
-    if tensor.is_neg():  # its memory would hold the result with the other sign
+    if tensor.is_neg():  # its memory would hold the result with the wrong sign
         raise ValueError(f"{name} is a lazily negated view, which kernels cannot write: pass another tensor")
     if not tensor.is_contiguous() and overlaps_itself(tensor):
         raise ValueError(f"{name} has elements that share memory (strides {tensor.stride()}); pass a clone of it")

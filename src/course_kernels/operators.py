@@ -1,4 +1,4 @@
-"""Derivatives of an operator, in every context in which torch's own operators have them.
+"""Derivatives for operators, in every context where torch's own operators have them.
 
 ``torch.library.register_autograd`` makes derivatives that ``torch.func`` refuses, and none in forward mode. An
 ``autograd.Function`` records one level of ``torch.func``, and loses tangents of tangents.
@@ -32,7 +32,7 @@ def register(library: torch.library.Library, name: str, setup: Callable, backwar
 
     def forward(ctx, *inputs):
         *arguments, (keyset, backward_mode, forward_mode) = inputs
-        # A Function's forward is not recorded, in any level of torch.func. The levels outside of this one must be.
+        # No level of torch.func records a Function's forward. Here the levels outside of this one must be recorded.
         with (
             torch._C._AutoDispatchBelowAutograd(),
             torch.set_grad_enabled(backward_mode),
@@ -43,8 +43,8 @@ def register(library: torch.library.Library, name: str, setup: Callable, backwar
         return result
 
     functions = {"forward": forward, "backward": lambda ctx, grad: (*backward(ctx, grad), None)}
-    # Not a Function, which would enter torch.func again; the dispatcher has chosen the level already. Named like the
-    # operator, because graph nodes and profiles show this name.
+    # Not a Function: that would enter torch.func again, although the dispatcher has already chosen the level. It has
+    # the operator's name, because graph nodes and profiles show it.
     level = torch.autograd.function._SingleLevelFunction
     made = type(level)(name, (level,), {name: staticmethod(each) for name, each in functions.items()})
 

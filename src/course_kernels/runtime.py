@@ -43,7 +43,7 @@ LACKS_NUMPY = (
     "Triton's interpreter needs numpy, which is not installed: pip install numpy, or install this package with its "
     "extra [interpreter]"
 )
-# This distribution is on no package index, where its name could be anybody's.
+# This distribution is on no package index: anybody could register its name there.
 INSTALL_EXTRA = "pip install '.[{}]' in a checkout of the course's repository"
 _PROPERTIES = (
     "multi_processor_count", "major", "minor", "gcnArchName", "shared_memory_per_block",
@@ -254,7 +254,7 @@ def memory_bandwidth(tensor_device: torch.device | None = None) -> float | None:
 
 
 def clock(tensor_device: torch.device | None = None) -> float | None:
-    """GHz that the SMs of a GPU reach; None for a CPU, or where torch does not tell."""
+    """The highest clock of a GPU's SMs in GHz; None for a CPU, or if torch does not report it."""
     index = _index(tensor_device)
     khz = None if index is None else _properties(index).clock_rate
     return khz / 1e6 if khz else None

@@ -1,4 +1,4 @@
-"""The GPUs that kernels are compiled and tuned for: names of architectures, and what each has."""
+"""The GPUs that kernels are compiled and tuned for: names and properties of architectures."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Target:
     Attributes:
         name: "sm_90", "gfx942", ...
         backend: "cuda" or "hip".
-        arch: what Triton's ``GPUTarget`` calls it: 90, "gfx942".
+        arch: its name in Triton's ``GPUTarget``: 90, "gfx942".
         warp_size: threads per warp (wavefront).
         shared_limit: bytes of shared memory (LDS) that one program may have.
-        gpus: what is sold with it.
-        sms: SMs (compute units) of the one that the library was written for; None where there is no such one.
+        gpus: product names.
+        sms: SMs (compute units) of the product that the library was written for; None without one.
     """
 
     name: str
@@ -68,15 +68,15 @@ TARGETS: dict[str, Target] = {
         _hip("gfx950", 160, "MI350X", 256),
     )
 }
-# KiB of other architectures; NVIDIA's that are not listed have at least 64, and 99 from 8.0 on, AMD's at least 64.
+# KiB of other architectures. Those not listed have at least 64, and NVIDIA's from 8.0 on at least 99.
 _OTHER_KIB = {"sm_70": 96, "sm_87": 163, "sm_110": 227}
-# Generation, version and stepping, or "gfx" alone where torch does not tell them.
+# Generation, version and stepping, or "gfx" alone if torch does not report them.
 _AMD = re.compile(r"gfx([1-9]\d?[0-9a-f]{2})?")
-_NO_CAPABILITY = 200  # 12.1 is the highest there is. 942 is an AMD GPU without its "gfx".
+_NO_CAPABILITY = 200  # the highest capability is 12.1 (121); 942 is an AMD GPU without its "gfx"
 
 
 def find_target(target: str | Target) -> Target:
-    """The target of that name; ValueError if there is none."""
+    """Find the target of a name; ValueError if there is none."""
     if isinstance(target, Target):
         return target
     if target not in TARGETS:
@@ -85,7 +85,7 @@ def find_target(target: str | Target) -> Target:
 
 
 def canonical_arch(arch: Arch) -> str | None:
-    """The name of an architecture.
+    """Turn a description of an architecture into its canonical name.
 
     Args:
         arch: compute capability as (9, 0), 90 or "sm_90"; "gfx942" or another name of AMD's; None for the interpreter.
@@ -94,7 +94,7 @@ def canonical_arch(arch: Arch) -> str | None:
         "sm_90", "gfx942", or None.
 
     Raises:
-        ValueError: none of these.
+        ValueError: ``arch`` is none of these.
     """
     if arch is None:
         return None
@@ -135,7 +135,7 @@ def has_tensor_cores(arch: str | None) -> bool:
 
 
 def shared_limit(arch: str | None) -> int | None:
-    """Bytes of shared memory that a program can have on a canonical architecture, at least; None: no limit."""
+    """Least bytes of shared memory that a program can have on a canonical architecture; None: no limit."""
     if arch is None:
         return None
     if arch in TARGETS:
@@ -144,5 +144,5 @@ def shared_limit(arch: str | None) -> int | None:
 
 
 def num_sms(arch: str | None) -> int | None:
-    """SMs (compute units) of the GPU of a canonical architecture that the library was written for; None without."""
+    """SMs (compute units) of ``Target.sms`` for a canonical architecture; None if unknown."""
     return TARGETS[arch].sms if arch in TARGETS else None

@@ -37,7 +37,7 @@ def build_masked(
     target: str | Target = HOPPER,
     groups: int = _GROUPS,
 ) -> Build:
-    """The specialisation that ``deepgemm`` launches for operands of this kind.
+    """Make the build that ``deepgemm`` launches for operands of this kind.
 
     Args:
         dtype: of XQ and WQ: "float16", "bfloat16", "float8_e4m3fn" or "float8_e4m3fnuz".
@@ -46,7 +46,7 @@ def build_masked(
         shuffled: WQ is in the order of ``shuffle_weight``.
         aligned: the operands satisfy the 16-byte rule.
         w_layout: "row", or "col" where N is contiguous in WQ.
-        config: Default: that of ``tuning.choose`` on the target for groups of 256 rows.
+        config: Default: that of ``engine.tuning.choose`` on the target for groups of 256 rows.
         target: the GPU, as for ``packed.build_packed``.
         groups: number of groups, whose next power of two is known at compile time.
 
@@ -71,7 +71,7 @@ def build_masked(
 
 
 def stand_ins(dtype, out_dtype, scales, aligned, w_layout, shuffled, groups) -> Call:
-    """Arguments whose memory is never touched."""
+    """Make arguments of a call; their memory is never touched."""
 
     def batch(rows, cols, kind, whole=False):
         return torch.empty(groups, rows, cols + (not aligned and not whole), dtype=kind)[..., :cols]
@@ -89,7 +89,7 @@ def stand_ins(dtype, out_dtype, scales, aligned, w_layout, shuffled, groups) -> 
 
 def shipped_masked(target: Target) -> list[Build]:
     """Every kind of launch of the masked kernel on a target: type × scales × shuffled or not × aligned or not ×
-    configuration that ``tuning.choose`` may return there."""
+    configuration that ``engine.tuning.choose`` may return there."""
     gpu, builds = Gpu.of(device_of(target, None)), []
     for dtype in dtypes_on(target):
         kinds = SCALES if dtype in FP8_DTYPES else SCALES[:1]

@@ -64,22 +64,22 @@ def build_packed(
     scaling: str = ROW,
     b_dtype: str | torch.dtype | None = None,
 ) -> Build:
-    """The specialisation that ``grouped_mm`` launches for operands of this kind, from ``engine.arguments.prepare``.
+    """Make the build that ``grouped_mm`` launches for operands of this kind, by ``engine.arguments.prepare``.
 
     Args:
         kernel: "contiguous" or "transposed".
         mode: the ragged dimension: "m", "n" or "batch" (none) for "contiguous", "k" for "transposed". Default: the
             first of them.
         dtype: of A and B; "float8_e4m3fn" comes with scales.
-        config: Default: as a launch on the target chooses it (``engine.tuning.choose``), for groups of 512 × 512 × 512.
-        target: the GPU: whether it has descriptors, and which configuration a launch takes there.
+        config: Default: the choice of ``engine.tuning.choose`` on the target, for groups of 512 × 512 × 512.
+        target: the GPU, which decides about descriptors and the configuration.
         bias: with a bias of the operands' dtype.
         keep_tail: do not write the tail's zeros.
         groups: number of groups, whose next power of two is known at compile time.
         accumulate: add to the result's memory; mode "k".
         scaling: of float8_e4m3fn, "row" or one of ``scaling.BLOCK_SCALINGS`` of the mode, whose blocks restart at
             every group in mode "k".
-        b_dtype: of B, where it is another one: "float8_e4m3fn" and "float8_e5m2" go together.
+        b_dtype: of B, if it differs from A's: "float8_e4m3fn" and "float8_e5m2" can be mixed.
         others: as for ``builds.build``, but layouts are those within a group and cannot be "any".
 
     Raises:
@@ -120,7 +120,7 @@ def build_packed(
 
 
 def device_of(target: str | Target, config: GemmConfig | None) -> Device:
-    """A GPU of that kind. Whether a given configuration fits into its shared memory is left to the assembler."""
+    """Make a GPU of a kind. For a given configuration, the assembler checks whether it fits into shared memory."""
     target = find_target(target)
     sms = target.sms or _SMS
     arch = target.capability or target.name
@@ -134,7 +134,7 @@ def all_through_tma(arguments: dict) -> bool:
 
 
 def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling=ROW, b_dtype=None):
-    """Operands in the order of ``Product.packed``, and a result. The memory is never touched."""
+    """Make operands in the order of ``Product.packed``, and a result. Their memory is never touched."""
     one, all_, some = _EXTENT, _EXTENT * groups, (groups, _EXTENT, _EXTENT)
     shapes = {
         "m": ((all_, one), some, (all_, one)),
@@ -221,7 +221,7 @@ def specialize(function, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
 
 def shipped_packed(target: Target, kernel: str, dtype: torch.dtype, precision: str) -> list[Build]:
     """Every kind of launch of a packed kernel on a target for one type: mode × layouts × aligned or not ×
-    configuration that ``tuning.choose`` may return there."""
+    configuration that ``engine.tuning.choose`` may return there."""
     assert dtype in IN_DTYPES
     scales = Scales.LINES if dtype.itemsize == 1 else Scales.NONE
     gpu, builds = Gpu.of(device_of(target, None)), []

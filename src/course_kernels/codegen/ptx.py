@@ -30,7 +30,7 @@ _MULTIPLIES = _RULES[0][1]
 _LABEL = re.compile(r"\s*(\$L__BB\w+):")
 _BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$L__BB\w+)")
 _STATEMENT = re.compile(r"\s*(?:@!?%?\w+\s+)?([a-z]\w*(?:\.[\w:]+)*)[\s;]")
-# Of kernels for tensor cores whose operands have descriptors.
+# For kernels with tensor cores and descriptors.
 _EVENTS = (
     (COPY, re.compile(r"cp\.async\.bulk\.tensor\.\dd\.shared")),
     (MULTIPLY, re.compile(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync")),
@@ -63,7 +63,7 @@ def back_edges(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def is_instruction(line: str) -> bool:
-    """Whether a line of PTX is an instruction: no label, no declaration, no directive of the debugger."""
+    """Whether a line of PTX is an instruction, not a label, a declaration or a directive of the debugger."""
     return bool(_STATEMENT.match(line)) and line.rstrip().endswith(";")
 
 
@@ -89,7 +89,7 @@ def descriptor_fields(ptx: str) -> list[str]:
 
 
 class Run(NamedTuple):
-    """Instructions of one kind with none of another between them."""
+    """Consecutive instructions of one kind, with no instruction of another kind between them."""
 
     kind: str
     count: int

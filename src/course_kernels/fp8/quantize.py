@@ -113,8 +113,8 @@ def quantize_128x128(
 def quantize_whole_blocks(
     x: Tensor, offs: Tensor, *, power_of_two: bool = False, backend: Literal["auto", "triton", "torch"] = "auto"
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``quantize_1x128`` of x (lines, K) with groups along K, each of whole blocks: it begins at a multiple of 128, and
-    zeros fill its last block. So tensor cores can read it in mode "k" (``whole_blocks``).
+    """Quantize x (lines, K) with groups along K as ``quantize_1x128``, into groups of whole blocks: each begins at a
+    multiple of 128, and zeros fill its last block. Tensor cores read this form in mode "k" (``whole_blocks``).
 
     Returns:
         The values (lines, 128 * blocks), contiguous, with ``blocks = K // 128 + G``; the factors (lines, blocks),
@@ -156,7 +156,7 @@ def _check_lines(x, offs, dtype, backend) -> None:
 def _lines(
     x: Tensor, offs: Tensor | None, power_of_two: bool, backend: str, fake: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Values and factors; where ``fake``, only memory for them."""
+    """Compute values and factors; with ``fake``, only allocate them."""
     x = _countable(x)
     depth = x.shape[-1]
     columns = -(-depth // BLOCK) if offs is None else padded_columns(depth, offs.shape[0])
@@ -174,7 +174,7 @@ def _lines(
 def _whole(
     x: Tensor, offs: Tensor, power_of_two: bool, backend: str, fake: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``_lines`` of groups that are whole blocks, and their ends."""
+    """Compute values and factors of groups of whole blocks, and their ends; ``fake`` as for ``_lines``."""
     if not fake and _uses_torch(backend, x.device):
         values, scale = _lines(x, offs, power_of_two, backend)
         return tuple(whole_blocks.pack_by_torch(values, offs, scale))
@@ -191,13 +191,13 @@ def _whole(
 def _lines_by_triton(
     x: Tensor, offs: Tensor | None, power_of_two: bool, q: Tensor, scale: Tensor, ends: Tensor | None = None
 ) -> None:
-    """Run the kernel; with ``ends`` for groups that are whole blocks."""
+    """Run the kernel; with ``ends``, for groups of whole blocks."""
     from course_kernels.kernels.quantize import quantize_lines_kernel
 
     tensors = [_as_batch(tensor, rank=1) for tensor in (_readable(x), q, scale)]
     (batch, lines, depth), columns = tensors[0].shape, scale.shape[-1]
     groups = 0 if offs is None else offs.shape[0]
-    # Lines side by side in memory are read together.
+    # Where lines are side by side in memory, a program reads more of them.
     block = 64 if tensors[0].stride(1) == 1 else 32
     programs = batch * -(-lines // block) * (columns + (offs is not None and ends is None))
     with _device_of(x):
@@ -229,7 +229,7 @@ def _squares(w: Tensor, power_of_two: bool, backend: str, fake: bool = False) ->
 
 
 def _uses_torch(backend: str, device: torch.device) -> bool:
-    """Whether torch computes a result. Raises where the kernel is asked for and cannot run."""
+    """Whether torch computes a result. Raises if the kernel is needed and cannot run."""
     if backend == "torch" or (backend == "auto" and device.type != "cuda"):
         return True
     if device.type == "cuda":
@@ -239,7 +239,7 @@ def _uses_torch(backend: str, device: torch.device) -> bool:
 
 
 def _countable(x: Tensor) -> Tensor:
-    """More than three dimensions without gaps, so that they can be counted as three."""
+    """Copy a tensor of more than three dimensions without gaps, so that it can be viewed with three."""
     return x.contiguous() if x.dim() > 3 else x
 
 
@@ -251,7 +251,7 @@ def _readable(x: Tensor) -> Tensor:
 
 
 def _as_batch(tensor: Tensor, rank: int) -> Tensor:
-    """A tensor as one of three dimensions."""
+    """View a tensor with three dimensions."""
     if tensor.dim() > 3:
         return tensor.flatten(0, -3)
     return tensor[(None,) * (3 - tensor.dim())]
@@ -265,8 +265,8 @@ def _device_of(x: Tensor):
 
 
 def scale_of(largest: Tensor, dtype: torch.dtype, power_of_two: bool) -> Tensor:
-    """The factors for values whose largest magnitudes are given."""
-    # A tensor to divide by: CUDA multiplies with a number's reciprocal.
+    """The factors of blocks or lines from their largest magnitudes."""
+    # Divide by a tensor: for a number, CUDA multiplies with its reciprocal.
     scale = largest.clamp(min=LEAST) / torch.full_like(largest, LARGEST[dtype])
     if power_of_two:
         scale = ((scale.view(torch.int32) + 0x7FFFFF) & 0x7F800000).view(torch.float32)
@@ -274,8 +274,8 @@ def scale_of(largest: Tensor, dtype: torch.dtype, power_of_two: bool) -> Tensor:
 
 
 def rounded(x: Tensor, inverse: Tensor, into: Tensor, inside: Tensor | None = None) -> Tensor:
-    """Values in float8: x times the reciprocal of its factor; NaN where x is not finite, 0 where not ``inside``.
-    ``into`` holds and is the result."""
+    """Round x times the reciprocal of its factor to float8; NaN where x is not finite, 0 where not ``inside``. Writes
+    to ``into`` and returns it."""
     wide = x.float()
     values = torch.where(wide.isfinite(), wide * inverse, torch.nan)
     if inside is not None:
@@ -292,7 +292,7 @@ def _lines_by_torch(x: Tensor, offs: Tensor | None, power_of_two: bool, q: Tenso
     at = torch.arange(x.shape[-1], device=x.device)
     columns, magnitudes, inside, column = scale.shape[-1], magnitudes_of(x), None, at // BLOCK
     if offs is not None:
-        # The tail is a group of its own, whose columns come after all others.
+        # The tail is one more group; its column comes after all others.
         starts = torch.cat([offs.new_zeros(1), offs]).long().clamp(0, x.shape[-1])
         group = torch.searchsorted(starts[1:], at, right=True)
         inside = group < offs.shape[0]

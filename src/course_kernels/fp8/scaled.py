@@ -140,8 +140,8 @@ def scaled_grouped_mm(
 
 
 def _scaling(recipe_a, recipe_b) -> tuple[str, tuple[bool, bool]]:
-    """The name of a pair of recipes, and for each side whether its factor is one for the whole tensor."""
-    # `is`: torch.compile cannot trace how these enumerations, which are not Python's, compare.
+    """The name of a pair of recipes, and for each side whether one factor serves the whole tensor."""
+    # `is`: torch.compile cannot trace a comparison of these enumerations, which are not Python's.
     kinds, found, of_tensors = torch.nn.functional.ScalingType, [], []
     for side, recipe in (("a", _only(recipe_a)), ("b", _only(recipe_b))):
         of_tensors.append(recipe is kinds.TensorWise)
@@ -165,7 +165,7 @@ def _scaling(recipe_a, recipe_b) -> tuple[str, tuple[bool, bool]]:
 
 
 def _of_rows(of_tensors, mat_a, mat_b, offs, scale_a, scale_b) -> list[Tensor]:
-    """Scales with a factor for each row and column in place of those with one for a whole tensor."""
+    """Expand scales with one factor for a whole tensor to a factor for each row and column."""
     scales = [scale_a, scale_b]
     ranks = [tensor.dim() if isinstance(tensor, Tensor) else None for tensor in (mat_a, mat_b, offs)]
     mode = MODE_OF_RANKS.get(tuple(ranks[:2]))
@@ -177,7 +177,7 @@ def _of_rows(of_tensors, mat_a, mat_b, offs, scale_a, scale_b) -> list[Tensor]:
                 f"scale_{side} must have one element with ScalingType.TensorWise, got shape {tuple(scales[i].shape)}"
             )
         if mode is None or (mode == "k" and ranks[2] != 1):
-            continue  # the checks that follow say so
+            continue  # later checks raise
         extent = (mat_a.shape[-2], mat_b.shape[-1])[i]
         groups = offs.shape[0] if mode == "k" else (mat_a if ranks[0] == 3 else mat_b).shape[0]
         shape = (extent,) if mode == ("m", "n")[i] else (groups, extent)
@@ -186,7 +186,7 @@ def _of_rows(of_tensors, mat_a, mat_b, offs, scale_a, scale_b) -> list[Tensor]:
 
 
 def _scale(side: str, scale, swizzle) -> Tensor:
-    """The one scale tensor of a side, once its swizzle is known to be none."""
+    """Check that a side has no swizzle, and return its one scale tensor."""
     if swizzle is not None and swizzle != [] and _only(swizzle) is not torch.nn.functional.SwizzleType.NO_SWIZZLE:
         raise ValueError(f"swizzle_{side} must be SwizzleType.NO_SWIZZLE or None, got {swizzle!r}")
     if isinstance(scale, (list, tuple)) and len(scale) != 1:

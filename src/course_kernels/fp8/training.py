@@ -147,8 +147,8 @@ class _Layer(torch.autograd.Function):
 
 
 class _WithoutGradient(torch.autograd.Function):
-    """A gradient, unchanged. Whoever asks for a gradient of it gets an error, where torch would take it for a constant
-    (``once_differentiable`` looks at the incoming gradient alone)."""
+    """Return a gradient unchanged, but raise an error if its own gradient is needed. Without this, torch would take it
+    for a constant (``once_differentiable`` looks only at the incoming gradient)."""
 
     @staticmethod
     def forward(found, *_):
@@ -156,7 +156,7 @@ class _WithoutGradient(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        """Nothing is kept."""
+        """Keep nothing."""
 
     @staticmethod
     def backward(ctx, _):
@@ -168,7 +168,7 @@ class _Rounding:
 
     def __init__(self, recipe: str, power_of_two: bool, backend: str):
         self._rowwise, self._power_of_two, self._backend = recipe == "rowwise", power_of_two, backend
-        # Rounding has no kernel in CuTe DSL.
+        # There is no rounding kernel in CuTe DSL.
         self._rounds = dict(power_of_two=power_of_two, backend="auto" if backend == "cute" else backend)
 
     def rows_by_weights(self, rows: Tensor, weights: Tensor, offs: Tensor, dtype, out_dtype) -> Tensor:
@@ -218,7 +218,7 @@ class _Rounding:
         matrix, layout = matrix.detach(), GroupLayout.from_ends(offs)
         total, lines = matrix.shape
         groups = layout.row_groups(total).long() if layout.G else offs.new_full((total,), -1).long()
-        groups = torch.where(groups < 0, layout.G, groups)  # the tail is one more group, which is left out
+        groups = torch.where(groups < 0, layout.G, groups)  # the tail is one more group, dropped at the end
         largest = torch.zeros(layout.G + 1, lines, device=matrix.device)
         largest = largest.scatter_reduce(0, groups[:, None].expand(total, lines), magnitudes_of(matrix), "amax")
         scale = scale_of(largest, dtype, self._power_of_two)

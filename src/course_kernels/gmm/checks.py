@@ -1,7 +1,6 @@
-"""Checks of the arguments of ``gmm``, ``ptgmm`` and ``nptgmm``: the argument, what it got, what it wants.
+"""Checks of the arguments of ``gmm``, ``ptgmm`` and ``nptgmm``; errors name argument, value, valid values.
 
-All is checked before anything is written, and in AITER's names. No check here reads an address, so that fake
-tensors will do.
+Every check is made before anything is written, with AITER's names. No check reads an address, so tensors may be fake.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from course_kernels.kernels.codes import Scales
 from course_kernels.targets import Arch
 
 FUNCTIONS = ("gmm", "ptgmm", "nptgmm")
-_UNKNOWN_SMS = 100  # of a GPU that is neither here nor known
+_UNKNOWN_SMS = 100  # for an unknown GPU that is not in this machine
 # As many as a launch can have; it is capped by the number of tiles.
 ONE_PROGRAM_PER_TILE = 2**31 - 1
 # Keys and the fields that they are. The result of the transposed functions is (K, N), and M is its depth.
@@ -93,8 +93,7 @@ def _convert(function: str, items: tuple[tuple[str, type, object], ...]) -> Gemm
 def launch_of(
     function: str, config: Mapping | GemmConfig | None, grid_dim: int | None = None, work_stealing: bool = False
 ) -> GemmConfig | LaunchOptions | None:
-    """The launch configuration that a call asks for, in the form of ``engine.product.Options.config``; None for the
-    default.
+    """The launch configuration of a call, in the form of ``engine.options.Options.config``; None for the default.
 
     Raises:
         TypeError, ValueError: ``config``, ``grid_dim`` or ``work_stealing`` is wrong.
@@ -142,7 +141,7 @@ def get_config(
         TypeError: an extent is no integer.
 
     Notes:
-        A launch makes the same choice, by ``engine.tuning.choose``. For gfx942 and gfx950 rules choose, which nobody
+        A launch makes the same choice, by ``engine.tuning.choose``. For gfx942 and gfx950 it follows rules that nobody
         has measured. AITER ignores the shape; here it decides. On a Hopper GPU, ``backend="auto"`` computes many
         products with a kernel in CuTe DSL that has configurations of its own.
     """
@@ -168,7 +167,7 @@ def get_config(
 def _items(
     gmm_type: str, M: int, K: int, N: int, G: int, size: int, gpu: Gpu | None, sms: int | None, accumulate: bool
 ) -> tuple[tuple[str, int], ...]:
-    """The entries of ``get_config``; ``sms``: of the GPU, if they are known."""
+    """The entries of ``get_config``; ``sms``: the GPU's SMs, if known."""
     rows = round(typical_rows(M, G) * G) / max(1, G)
     if gmm_type == "gmm":
         kind, extents = Kind("m", "k", size, Scales.LINES if size == 1 else Scales.NONE), Extents(rows, N, K, G)

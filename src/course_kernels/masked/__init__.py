@@ -1,5 +1,6 @@
-"""Grouped GEMM for decoding: groups of equal capacity, of whose rows a list on the device says how many count.
+"""Grouped GEMM for decoding: groups of equal capacity; a list on the device has the number of rows that count in each.
 
-``api``: the public function. ``shuffle``: weights in the order of AMD's matrix instructions. ``checks``: what a call
-asks for, and whether it may. ``torch_op``: what ``torch.compile`` sees. ``engine`` computes the product.
+``api``: the public function. ``shuffle``: weights in the order of AMD's matrix instructions. ``checks``: the
+product of a call, and the checks of its arguments. ``torch_op``: the operator for ``torch.compile``. ``engine``
+computes the product.
 """

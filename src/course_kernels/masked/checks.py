@@ -1,5 +1,5 @@
-"""The product that a call of ``deepgemm`` asks for, and the checks of its arguments: the argument, what it got, what it
-wants."""
+"""The product of a call of ``deepgemm``, and the checks of its arguments. Errors name the argument, its value and the
+valid values."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DTYPES = (torch.float16, torch.bfloat16, *FP8_DTYPES)
 
 
 class Call(NamedTuple):
-    """The arguments of ``deepgemm`` that say what to compute; the weight without its mark.
+    """The arguments of ``deepgemm`` that define the product; the weight without its mark.
 
     Attributes:
-        XQ, WQ, Y, group_layout, x_scale, w_scale: as there.
+        XQ, WQ, Y, group_layout, x_scale, w_scale: as in ``deepgemm``.
         shuffled: whether WQ is in the order of ``shuffle_weight``.
-        rows: expected in a group, 0 where max_M is all that is known; as ``rows_class`` gives it.
+        rows: expected rows of a group, as ``rows_class`` gives them; 0 if only max_M is known.
     """
 
     XQ: Tensor
@@ -41,11 +41,11 @@ class Call(NamedTuple):
     rows: int = 0
 
     def tensors(self) -> dict[str, Tensor | None]:
-        """The tensors by their names."""
+        """The tensors by name."""
         return dict(zip(self._fields[:6], self[:6]))
 
     def product(self) -> Product | None:
-        """The product of arguments that need not have been checked; None where none can be made of them."""
+        """Make a product of arguments that may be unchecked; None if none can be made of them."""
         try:
             rows = Counts(self.group_layout, self.rows)
             scaling = UNSCALED if self.x_scale is None and self.w_scale is None else _scaling_of(self)
@@ -55,7 +55,7 @@ class Call(NamedTuple):
 
 
 def problem_of(call: Call, options: Options) -> Problem:
-    """The problem that the arguments describe. Reads no values.
+    """Check the form of the arguments and return their problem. Reads no values.
 
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants.
@@ -109,7 +109,7 @@ def problem_of(call: Call, options: Options) -> Problem:
 
 
 def check_call(call: Call, options: Options, out: Tensor) -> tuple[Problem, Product]:
-    """All checks of a call in memory; nothing is written. ``out`` is Y.
+    """Make all checks of a call in memory; nothing is written. ``out`` is Y.
 
     Returns:
         The problem, and the product as kernels read it: no lazily negated views, counts without gaps.
@@ -130,16 +130,16 @@ def check_call(call: Call, options: Options, out: Tensor) -> tuple[Problem, Prod
         call.XQ.resolve_neg(), call.WQ.resolve_neg(), out, call.group_layout.contiguous(), *factors, *call[6:]
     )
     product = readable.product()
-    assert product is not None  # of checked arguments
+    assert product is not None  # the arguments were checked
     return problem, product
 
 
 def resolve_mark(weight, shuffled: bool | None) -> tuple[Tensor, bool]:
-    """The weight without its mark, and whether it is shuffled.
+    """Remove a weight's mark; return the weight, and whether it is shuffled.
 
     Raises:
         TypeError: ``shuffled`` is neither a bool nor None.
-        ValueError: a marked weight is said to be plain.
+        ValueError: ``shuffled`` is False and the weight is marked.
     """
     if shuffled is not None and type(shuffled) is not bool:
         raise TypeError(f"shuffled must be True, False or None, got {shuffled!r}")
@@ -153,7 +153,7 @@ def resolve_mark(weight, shuffled: bool | None) -> tuple[Tensor, bool]:
 
 
 def _scaling_of(call: Call) -> Scaling:
-    """The factors of a product, by their shapes."""
+    """The factors of a product, recognised by their shapes."""
     x, x_scale, w_scale = call.XQ, call.x_scale, call.w_scale
     (groups, max_m, depth), columns = x.shape, call.WQ.shape[1]
     if x.dtype not in FP8_DTYPES:
@@ -191,7 +191,7 @@ def _scaling_of(call: Call) -> Scaling:
 
 
 def _check_device(x: Tensor, backend: str) -> None:
-    """Raise where no kernel runs on a device, or it does not multiply the dtype."""
+    """Raise if no kernel runs on a device, or if it does not multiply the dtype."""
     on_gpu = backend != "torch" and x.device.type == "cuda"
     if on_gpu and x.dtype in FP8_DTYPES and torch.version.hip is not None:
         gpu = torch.cuda.get_device_properties(x.device).gcnArchName.partition(":")[0]

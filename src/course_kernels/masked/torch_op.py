@@ -37,14 +37,14 @@ def multiply(call: Call, options: Options) -> Tensor:
         return _execute(call, options)
     if not torch.compiler.is_compiling():
         refuse_dtensors("deepgemm", **call.tensors())
-        problem_of(call, options)  # raises in our words, before the dispatcher does in its own
+        problem_of(call, options)  # raises our error, before the dispatcher raises its own
     torch.ops.course_kernels.deepgemm(*call, bool(options.check), options.backend, encode_launch(options))
     return call.Y
 
 
 def _execute(call: Call, options: Options) -> Tensor:
     execute(call.product(), options, call.Y, check_call, call)
-    torch.autograd.graph.increment_version(call.Y)  # a kernel's writes are not seen by autograd
+    torch.autograd.graph.increment_version(call.Y)  # autograd does not see a kernel's writes
     return call.Y
 
 

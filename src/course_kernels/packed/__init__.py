@@ -1,1 +1,1 @@
-"""Grouped products of packed tensors: ``grouped_mm``, and the sums of groups that a bias gradient is."""
+"""Grouped products of packed tensors: ``grouped_mm``, and the sums of groups for the gradient of a bias."""

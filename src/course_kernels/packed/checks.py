@@ -1,4 +1,4 @@
-"""Checks of the arguments of ``grouped_mm`` and ``scaled_grouped_mm``: the argument, what it got, what it wants."""
+"""Checks of the arguments of ``grouped_mm`` and ``scaled_grouped_mm``; errors name argument, value, valid values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _RAGGED = {"m": ("mat_a", 0, "rows"), "n": ("mat_b", 1, "columns"), "k": ("mat_a
 
 
 def problem_of(product: Product, options: Options) -> Problem:
-    """The problem that the arguments describe. Reads no values, so fake, meta and symbolic tensors will do.
+    """Check the form of a product and return its problem. Reads no values, so tensors may be fake, meta or symbolic.
 
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants.
@@ -92,7 +92,7 @@ def problem_of(product: Product, options: Options) -> Problem:
 
 
 def readable(problem: Problem, product: Product) -> Product:
-    """The operands as kernels read them: no lazily negated views, ends and scales without gaps.
+    """Convert the operands to what kernels read: no lazily negated views, ends and row scales without gaps.
 
     Raises:
         TypeError, ValueError: a scale is wrong.
@@ -112,7 +112,7 @@ def readable(problem: Problem, product: Product) -> Product:
 
 
 def check_call(product: Product, options: Options, out: Tensor | None) -> tuple[Problem, Product]:
-    """All checks of a call in memory; nothing is written.
+    """Make all checks of a call in memory; nothing is written.
 
     Returns:
         The problem, and the product as kernels read it.
@@ -120,7 +120,7 @@ def check_call(product: Product, options: Options, out: Tensor | None) -> tuple[
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants.
     """
-    product = without_wrappers(product)  # vjp's function runs after its transform has ended
+    product = without_wrappers(product)  # the function of ``torch.func.vjp`` runs after its transform has ended
     problem = problem_of(product, options)
     named = in_words_of(NAMES, product)
     check_has_memory(named)
@@ -139,7 +139,7 @@ def check_call(product: Product, options: Options, out: Tensor | None) -> tuple[
 
 
 def without_wrappers(product: Product) -> Product:
-    """The product of tensors without the wrappers of ``torch.func`` transforms that have ended."""
+    """Remove from a product's tensors the wrappers of ``torch.func`` transforms that have ended."""
     tensors = {name: unwrapped(tensor) for name, tensor in in_words_of(NAMES, product).items()}
     epilogue = dict(keep_tail=product.epilogue.keep_tail, accumulate=product.epilogue.accumulates)
     return Product.packed(**tensors, **epilogue, scaling=product.scaling.name or ROW)

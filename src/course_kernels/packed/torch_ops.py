@@ -42,7 +42,7 @@ def multiply(product: Product, options: Options) -> Tensor:
             return _Differentiable.apply(a, b, product.offs, epilogue.bias, options)
         return execute(product, options, None, check_call)
     if not is_compiling():
-        problem_of(product, options)  # raises in our words, before the dispatcher does in its own
+        problem_of(product, options)  # raises our error, before the dispatcher raises its own
         _tell_torch()
     return _dispatched(product, options)
 
@@ -132,7 +132,7 @@ def _grouped_mm(mat_a, mat_b, offs, bias, out_dtype, check, backend, config, fak
 
 
 def _decoded(out_dtype, check, backend, launch) -> Options:
-    """The options of an operator's last arguments."""
+    """Decode the options from an operator's last arguments."""
     return Options(out_dtype, check, backend, *decode_launch(launch))
 
 
@@ -185,7 +185,7 @@ for _name, _function in (
 def _keep(ctx, mat_a, mat_b, offs, bias, options: Options) -> None:
     """What the gradients need of a product. Each operand is kept for the other one's gradient only."""
     needs_a, needs_b = ctx.needs_input_grad[:2]
-    # A configuration was meant for other extents: gradients choose theirs.
+    # The configuration is for the forward's extents. Gradients choose their own.
     ctx.options = Options(backend=options.backend, num_sms=options.num_sms)
     ctx.mode, ctx.dtype = MODE_OF_RANKS[mat_a.dim(), mat_b.dim()], mat_a.dtype
     ctx.bias_dtype = None if bias is None else bias.dtype
@@ -201,8 +201,8 @@ def is_column_major(matrix: Tensor) -> bool:
 
 
 def _gradients(ctx, grad, needs, main_grad=None, compute=multiply) -> tuple:
-    """Of mat_a, mat_b, offs and bias, those of them that ``needs`` says: products of the other modes. mat_b's is added
-    to ``main_grad`` instead, if that is given."""
+    """Compute the gradients of mat_a, mat_b, offs and bias that ``needs`` selects: products of the other modes. mat_b's
+    is added to ``main_grad`` instead, if that is given."""
     mat_a, mat_b, offs = ctx.saved_tensors
     needs_a, needs_b, _, needs_bias, *_ = needs
     if is_batched_by_autograd(grad):  # by is_grads_batched: only the dispatcher handles it

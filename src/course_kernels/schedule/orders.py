@@ -179,7 +179,7 @@ def walk(
 
 
 def problem_starts(own: Sequence[Tile]) -> list[int]:
-    """Places in one program's tiles where the problem is another than before; there it makes descriptors anew."""
+    """Indices in one program's tiles where the problem changes, so that the program makes new descriptors."""
     return [i for i, tile in enumerate(own) if i == 0 or tile.problem != own[i - 1].problem]
 
 
