@@ -553,8 +553,9 @@ lookup.choices({title: [[chosen(m, k) for m in rows] for k in depths]}, rows, de
 # ## What the record says
 #
 # The record keeps the times of all candidates, here those of Triton over the time of the best one, for the layers of
-# one model. A frame marks the choice. In the names of candidates, `8w` is 8 [warps](glossary.md#warp), `4s` is 4
-# [stages](glossary.md#stage), `2p` a store in two parts and `2/SM` two programs per SM.
+# one model. A frame marks the choice. Grey was not measured. In the names of candidates, `8w` is 8
+# [warps](glossary.md#warp), `4s` is 4 [stages](glossary.md#stage), `2p` a store in two parts and `2/SM` two programs
+# per SM.
 
 
 # %% tags=["hide-input"]
