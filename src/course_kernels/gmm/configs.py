@@ -23,7 +23,7 @@ FUNCTIONS = ("gmm", "ptgmm", "nptgmm")
 _UNKNOWN_SMS = 100  # for an unknown GPU that is not in this machine
 # As many as a launch can have; it is capped by the number of tiles.
 ONE_PROGRAM_PER_TILE = 2**31 - 1
-# Keys and the fields that they are. The result of the transposed functions is (K, N), and M is its depth.
+# AITER's keys and our fields. The result of the transposed functions is (K, N), and M is its depth.
 _BLOCKS = {
     "gmm": {"BLOCK_SIZE_M": "block_m", "BLOCK_SIZE_K": "block_k", "BLOCK_SIZE_N": "block_n"},
     "tgmm": {"BLOCK_SIZE_M": "block_k", "BLOCK_SIZE_K": "block_m", "BLOCK_SIZE_N": "block_n"},

@@ -24,7 +24,7 @@ from course_kernels.kernels.round_robin import ANY, DYNAMIC, ROW_MAJOR, next_dyn
 POINTERS = tl.constexpr(int(Store.POINTERS))
 WINDOW = tl.constexpr(int(Store.WINDOW))
 GROUPED = tl.constexpr(int(Store.GROUPED))
-SCALE_DEPTH = tl.constexpr(SCALE_BLOCK)  # of a block that shares a factor
+SCALE_DEPTH = tl.constexpr(SCALE_BLOCK)  # depth of a block that shares a factor
 
 
 @triton.jit
@@ -124,7 +124,7 @@ def load_rows(
     operand, g, row, k, rows, K, KIND: tl.constexpr, IN_GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """``LOAD_A`` of rows that are read where they are; ``operand``: A and its strides (a, group, row, k)."""
+    """The ``LOAD_A`` function for rows of A as they are; ``operand``: A and its strides (a, group, row, k)."""
     return load_block(
         operand[0], g, row, k, rows, K, operand[1], operand[2], operand[3], KIND, IN_GROUP, BLOCK_M, BLOCK_K
     )
@@ -135,7 +135,7 @@ def store_sums(
     parts, acc, g, start, end, row, row_a, col, N, KIND: tl.constexpr, STORE_PARTS: tl.constexpr,
     SCALED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """``EPILOGUE`` of plain results: factors of rows and columns where SCALED, a bias, one rounding, the store.
+    """The ``EPILOGUE`` function for stores: factors of rows and columns if SCALED, a bias, one rounding, the store.
 
     Args:
         parts: the result and its strides (desc, ptr, group, row, column); the bias and its strides (ptr, group,
@@ -225,7 +225,7 @@ def contiguous_kernel(
             (total, blocks) or (G, M, blocks), or M in blocks of its own, with any strides, and scale_b_ptr is likewise
             (G, N, blocks). BLOCK_K divides 128.
         LOAD_A: how a block of A is loaded, a device function such as ``load_rows``; its first argument is one tuple.
-        EPILOGUE: what becomes of a tile's sums, a device function such as ``store_sums``; likewise.
+        EPILOGUE: writes a tile's sums to C, a device function such as ``store_sums``; its first argument is a tuple.
         ROW_STEP: tiles begin at multiples of it. It is 1, except where A is a descriptor whose innermost dimension is
             the rows: that coordinate must be aligned, so it is the number of elements in 16 bytes. Then C goes through
             pointers, which leave out the rows before the group.

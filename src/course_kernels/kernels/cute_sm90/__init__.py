@@ -1,9 +1,9 @@
 """Groups packed along M, or along K for the gradient of a weight, written for Hopper in CuTe DSL.
 
-``form``: what a kernel is built for; ``config``: tiles, clusters, stages, and what is valid. ``scheduler``: which tile
-has a number. ``dynamic_order``: which number a cluster takes next. ``ragged_descriptor``: descriptors that end where a
-group ends. ``stages``: the ring in shared memory; ``loads``: warps fill it; ``mainloop``: warp groups multiply from it;
-``blockwise``: with ``block_scales``. ``epilogues``: from the accumulators to the group's result, and nowhere else.
-``kernel``: the roles put together; ``compilation``: for a target. Only ``form`` and ``config`` can be imported without
-the ``cutlass`` extra.
+``form``: the products of a kernel; ``config``: tiles, clusters, stages, and their validity. ``scheduler``: the tile of
+a number. ``dynamic_order``: the next number of a cluster. ``ragged_descriptor``: descriptors that end where a group
+ends. ``stages``: the ring in shared memory; ``loads``: warps fill it; ``mainloop``: warp groups multiply from it;
+``blockwise``: the same with ``block_scales``. ``epilogues``: from the accumulators to the group's result only.
+``kernel``: all roles together; ``compilation``: for a target. Only ``form`` and ``config`` can be imported without the
+``cutlass`` extra.
 """

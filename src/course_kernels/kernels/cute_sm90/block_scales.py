@@ -1,9 +1,9 @@
-"""Factors of blocks of 128 along K on their way to the accumulators: of each row of A, and of 128 columns of B, or of
-each column where groups lie along K.
+"""Loads of the factors of blocks of 128 along K: one for each row of A, and one for 128 columns of B, or for each
+column if groups lie along K.
 
-Of 128 columns there is one, so a thread needs few: it reads its own from global memory, a block ahead. Those of each
-column come through the ring of stages, as the block does: a warp of their own copies them, and counts at the same
-barrier as the block's bytes. Either way single numbers are read, so the factors may have any strides.
+If 128 columns share a factor, a thread needs few: it reads them from global memory, a block ahead. If each column has
+its own, they come through the ring of stages, like the block: another warp copies them, and arrives at the same barrier
+as the block's bytes. In both cases single numbers are read, so the factors may have any strides.
 """
 
 from typing import NamedTuple
@@ -26,8 +26,8 @@ class BlockScales(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Where this thread's next factors are in global memory: of its rows and of the tile's blocks of columns; how far
-    it is to those of the block after, in bytes; whether the tile begins in the middle of a block of columns."""
+    """Addresses of this thread's next factors in global memory, for its rows and for the tile's blocks of columns; the
+    steps in bytes to those of the next block; whether the tile begins in the middle of a block of columns."""
 
     rows: cute.Tensor
     cols: cute.Tensor
@@ -37,13 +37,13 @@ class Lines(NamedTuple):
 
 
 def column_blocks(config, shape) -> int:
-    """Blocks of columns that a tile has a part of, at most."""
+    """The most blocks of columns that a tile overlaps."""
     return -(-shape.tile_n // SCALE_BLOCK) + (config.scale_cols < SCALE_BLOCK and shape.tile_n % SCALE_BLOCK == 0)
 
 
 @cute.jit
 def scale_lines(config: cutlass.Constexpr, shape: cutlass.Constexpr, tile: Tile, scales: BlockScales) -> Lines:
-    """Where the factors of a tile begin. What is outside of the group or of the result has the last factors inside."""
+    """Find a tile's first factors. Rows and columns outside of the group or the result use the last factors inside."""
     thread = cute.arch.thread_idx()[0] % WARP_GROUP
     row, slabs = tile.row + thread // 32 * 16 + thread % 32 // 4, shape.tile_m // MMA_ROWS // shape.sharing_groups
     if cutlass.const_expr(config.schedule == COOPERATIVE):
@@ -62,7 +62,7 @@ def scale_lines(config: cutlass.Constexpr, shape: cutlass.Constexpr, tile: Tile,
 
 @cute.jit
 def read_numbers(addresses: cute.Tensor, step: Int64, to: cute.Tensor):
-    """Begin to read a number from each address, and go on by ``step``."""
+    """Begin to read a number from each address, and advance the addresses by ``step``."""
     for i in cutlass.range_constexpr(cute.size(addresses)):
         pointer = cute.make_ptr(Float32, addresses[i], AddressSpace.gmem, assumed_align=4)
         to[i] = cute.make_tensor(pointer, 1)[0]
@@ -78,7 +78,7 @@ def read_next(lines: Lines, rows: cute.Tensor, cols: cute.Tensor):
 
 @cute.jit
 def products_of(config: cutlass.Constexpr, lines: Lines, rows: cute.Tensor, cols: cute.Tensor, products: cute.Tensor):
-    """What a block's sums are multiplied with, for each row of the thread and ``scale_cols`` columns."""
+    """Multiply the factors of A and B for each row of the thread and ``scale_cols`` columns."""
     blocks = cute.size(products) // cute.size(rows)
     for j in cutlass.range_constexpr(blocks):
         first = j * config.scale_cols // SCALE_BLOCK
@@ -91,16 +91,16 @@ def products_of(config: cutlass.Constexpr, lines: Lines, rows: cute.Tensor, cols
 
 
 class StageScales(NamedTuple):
-    """The factors in shared memory, with groups along "k". ``rows`` (2, pairs, stages): two rows eight apart, which one
-    thread has, are a pair. ``cols`` (4, 4, columns / 16, stages): of sixteen columns those four that each of four
-    neighbouring threads has."""
+    """The factors in shared memory, with groups along "k". ``rows`` (2, pairs, stages): a pair is two rows
+    eight apart, which one thread has. ``cols`` (4, 4, columns / 16, stages): of sixteen columns, the four of each of
+    four neighbouring threads."""
 
     rows: cute.Tensor
     cols: cute.Tensor
 
 
 def stage_scales_of(config, first: cute.Pointer) -> StageScales:
-    """The factors of the stages, which begin at ``first``."""
+    """Views of the stages' factors, which begin at ``first``."""
     pitch, stages = config.stage_scales, config.stages
     rows = cute.make_layout((2, config.tile_m // 2, stages), stride=(1, 2, pitch))
     cols = cute.make_layout((4, 4, config.tile_n // 16, stages), stride=(1, 4, 16, pitch))
@@ -117,7 +117,7 @@ def load_scales(
     staged: StageScales,
 ) -> pipeline.PipelineState:
     """Bring the factors of all blocks of a tile into stages as they become free. The group's first factors are those of
-    its first block of all. Called by one warp."""
+    the block along K that it begins with. Called by one warp."""
     copy = cute.make_copy_atom(cpasync.CopyG2SOp(), Float32, num_bits_per_copy=32)
     lane, first_block = cute.arch.lane_idx(), tile.start // SCALE_BLOCK
     rows, cols = (
@@ -140,7 +140,7 @@ def load_scales(
             cute.copy(
                 copy, cute.local_tile(cols[i], (1,), (first_block + k,)), cute.local_tile(four, (1,), (at + lane % 2,))
             )
-        # Every lane counts, when its copies are there.
+        # Every lane arrives at the barrier when its copies are complete.
         cute.arch.cp_async_mbarrier_arrive_noinc(ring.producer_get_barrier(state))
         state.advance()
     return state
@@ -157,8 +157,8 @@ def load_all_scales(
     staged: StageScales,
     warp: cutlass.Constexpr[int],
 ):
-    """Bring the factors of all tiles of this CTA, from the cluster's piece of work ``number`` on. Warp ``warp`` does
-    it, others do nothing."""
+    """Bring the factors of all tiles of this CTA, from the cluster's tile ``number`` on. Only warp ``warp`` does
+    this."""
     if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == warp:
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
         window, tile = find_tile(config, "k", problem, window, number)
@@ -166,7 +166,7 @@ def load_all_scales(
             state = load_scales(config, tile, ring, state, scales, staged)
             number += cute.arch.grid_dim()[2]
             window, tile = find_tile(config, "k", problem, window, number)
-        # The threads outlive their copies.
+        # Threads must not end before their copies.
         cute.arch.cp_async_commit_group()
         cute.arch.cp_async_wait_group(0)
 

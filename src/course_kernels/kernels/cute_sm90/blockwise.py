@@ -1,9 +1,9 @@
-"""Products of 8-bit operands with a factor for each block of 128 along K: of each row of A, and of 128 columns of B,
-or of each column where groups lie along K.
+"""Products of 8-bit operands with a factor for each block of 128 along K: one for each row of A, and one for 128
+columns of B, or for each column if groups lie along K.
 
-As in ``mainloop.multiply_apart`` each block's products are summed from zero and added in float32. What is added is
-multiplied with the block's factors (``block_scales``) on the way, in one instruction with the addition. While a warp
-group adds, its partner's products have the tensor cores; so nothing else may take long between two products of a group.
+As in ``mainloop.multiply_apart`` each block's products are summed from zero and added in float32. One instruction
+multiplies a sum with the block's factors (``block_scales``) and adds it. While a warp group adds, its partner uses the
+tensor cores; so nothing else may take long between two products of a group.
 """
 
 from typing import NamedTuple
@@ -123,11 +123,11 @@ def multiply_blocks(
     b: cute.Tensor,
     scales: BlockScales,
 ) -> pipeline.PipelineState:
-    """``mainloop.multiply_apart`` with factors.
+    """Do what ``mainloop.multiply_apart`` does, with factors.
 
-    A turn of the cooperative loop is a round of all stages, whose numbers, and with them all addresses, are known when
-    compiling; so every tile begins with the first stage. Unless K surely is ``whole_rounds``, the rest of its last
-    round is multiplied by a loop of its own, and the stages after that stay empty (``stages.skip_stages``).
+    An iteration of the cooperative loop is a round of all stages, so that their numbers and all addresses are known at
+    compile time; so every tile begins with the first stage. Unless K surely is ``whole_rounds``, another loop
+    multiplies the rest of its last round, and the stages after that stay empty (``stages.skip_stages``).
     """
     slabs, stages = shape.tile_m // MMA_ROWS // shape.sharing_groups, config.stages
     lines = scale_lines(config, shape, tile, scales)

@@ -115,7 +115,7 @@ class CuteConfig:
 
     @property
     def stage_scales(self) -> int:
-        """Factors that a stage has where it has any: of its rows, then of each column."""
+        """Number of factors of a stage, if it has any: for its rows, then for each column."""
         return self.tile_m + self.tile_n
 
     def accumulators(self, form: Form) -> int:
@@ -135,7 +135,7 @@ class CuteConfig:
         return stages + (max(0, -(-scales // 1024) - 1) * 1024 if form.scaling == "blocks" else 0)
 
     def store_blocks(self, form: Form) -> int:
-        """Blocks of C that each of the two warp groups stages."""
+        """Number of blocks of C that each of the two warp groups stages."""
         room = SHARED_BYTES - self.stage_bytes(form)
         return max(1, min(room // (2 * MMA_ROWS * self.store_row_bytes), self.most_stores))
 
@@ -144,7 +144,7 @@ class CuteConfig:
         return self.stage_bytes(form) + 2 * self.store_blocks(form) * MMA_ROWS * self.store_row_bytes
 
     def why_not(self, form: Form) -> str | None:
-        """Why no kernel of a form can be built with this configuration; None where it can."""
+        """The reason why no kernel of a form can have this configuration; None if one can."""
         blocks = form.scaling == "blocks"
         if blocks and self.tile_k != SCALE_BLOCK:
             return f"tile_k is {SCALE_BLOCK}, the depth of a block, where blocks have scales, got {self.tile_k}"
@@ -252,11 +252,11 @@ CONFIGS_BLOCK_SCALED_ALONG_K = (
 
 
 def configs_for(form: Form) -> tuple[CuteConfig, ...]:
-    """Configurations of which each is the fastest for some product of a form.
+    """The configurations of a form, each the fastest for some product.
 
     Returns:
-        `CONFIGS`, or `CONFIGS_ALONG_K`; `CONFIGS_8_BIT` for elements of one byte, `CONFIGS_BLOCK_SCALED` where their
-        blocks have scales, and along "k" those of their names.
+        `CONFIGS`; `CONFIGS_8_BIT` for elements of one byte, or `CONFIGS_BLOCK_SCALED` if their blocks have scales;
+        along "k" the constants of these names with `_ALONG_K`.
 
     Raises:
         ValueError: there is no kernel of this form.

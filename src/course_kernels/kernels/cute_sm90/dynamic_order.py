@@ -1,22 +1,21 @@
-"""Which number a cluster takes next: every ``clusters``-th one, or in a dynamic order the next that no cluster has.
+"""The next tile number of a cluster: every ``clusters``-th one, or in a dynamic order the next that no cluster has.
 
 In a dynamic order a cluster's first number is its own, and the others come from a counter in global memory, 0 when the
-kernel starts. The loading warp of the first CTA adds one to it before it loads a tile, and looks at what it got when
-two blocks are on their way, so the trip to memory takes no time of its own. At once it writes the number to all CTAs of
-the cluster; a CTA that has no partner writes it to itself, by an ordinary store. The warps that need it next look for
-their tile while this one is still loaded. It goes to a slot of a ring in shared memory, with two barriers a slot as for
-stages. A slot is full when the number has arrived, and free when all warps that count tiles, of both CTAs, have read
-it. After the last tile they read ``NONE``, and at once where the cluster has no tile.
+kernel starts. The loading warp of the first CTA adds one to it before it loads a tile, and reads the answer when two
+blocks are being loaded, which hides the latency of memory. It immediately writes the number to all CTAs of the cluster;
+a CTA without a partner writes it to itself, by an ordinary store. So the warps find their next tile while this one is
+still being loaded. The number goes to a slot of a ring in shared memory, with two barriers per slot as for stages. A
+slot is full when the number has arrived, and free when all warps that count tiles, of both CTAs, have read it. After
+the last tile they read ``NONE``; a cluster without tiles reads it first.
 
-A tile that a cluster has asked for is no other's, even if that one is idle at the end. So where tiles are a block or
-two deep, loads do not run ahead as far as the stages would let them: ``AHEAD``.
+A tile that one cluster has asked for stays with it, even if another cluster is idle at the end. So if tiles are only a
+block or two deep, loads run ahead less than the stages allow: ``AHEAD``.
 
-Every tile asks for one number. If there are 100 tiles, the cluster that gets the 100th answer knows that nobody will
-ask again. It sets the counter back to 0, so that no other launch has to do that before the next one.
+Every tile asks for one number. If there are 100 tiles, the cluster that gets the 100th answer knows that no other one
+will ask. It sets the counter back to 0, so that no other launch has to do that before the next one.
 
-Numbers that a cluster gets rise, as those of a fixed order do, so the windows of groups (``scheduler``) serve both.
-Which cluster computes a tile changes nothing in its sum. Dynamic persistent schedulers in CUTLASS and QuACK hand out
-tiles likewise.
+A cluster's numbers increase, as in a fixed order, so the windows of groups (``scheduler``) serve both. A tile's sum
+does not depend on its cluster. Dynamic persistent schedulers in CUTLASS and QuACK distribute tiles in the same way.
 """
 
 from typing import NamedTuple
@@ -27,16 +26,16 @@ from cutlass import Float64, Int32, cute
 from course_kernels.kernels.cute_sm90.config import WARP_GROUP
 from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, find_group, find_tile, passed_by
 
-SLOTS = 8  # numbers that may be on their way to the warps
-# A tile's loads begin when all warps have read the number of the tile so many before it. Less than ``SLOTS``: when a
-# slot has its next number, its barrier no longer tells whether the one before was read.
+SLOTS = 8  # most numbers that are sent and not yet read
+# A tile's loads begin when all warps have read the number of the tile ``AHEAD`` before it. Less than ``SLOTS``: after a
+# slot gets its next number, its barrier no longer shows whether the previous one was read.
 AHEAD = 2
 NONE = 2**31 - 1
 NUMBER_BYTES = 4
 
 
 class Order(NamedTuple):
-    """The counter, and in shared memory the slots' numbers and barriers; all None where the order is fixed."""
+    """The counter, and in shared memory the slots' numbers and barriers; all None if the order is fixed."""
 
     counter: cute.Pointer | None = None
     numbers: cute.Pointer | None = None
@@ -45,7 +44,7 @@ class Order(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a warp is in its cluster's order: the number of a tile, and the slots that it has read or written."""
+    """A warp's place in its cluster's order: a tile number, and the count of slots that it has read or written."""
 
     number: Int32
     slots: Int32
@@ -58,15 +57,15 @@ def make_order(
     """Set up the barriers; the cluster has to be synchronized before they are used.
 
     Args:
-        config: of the kernel; nothing is set up where it is not dynamic.
-        counter: (1,) float64, exact up to 2**53. Of integers the compiler would add up all lanes' requests, and then
-            wait for the answer at once.
+        config: of the kernel; nothing is set up if it is not dynamic.
+        counter: (1,) float64, exact up to 2**53. With integers the compiler would add up all lanes' requests, and then
+            wait for the answer immediately.
         numbers: room for ``SLOTS`` int32 in shared memory.
         barriers: room for twice as many int64.
     """
     if cutlass.const_expr(not config.dynamic):
         return Order()
-    # All warps that multiply, and the loading warp of each CTA but the first, which knows the numbers already.
+    # All warps that multiply, and the loading warps of all CTAs except the first, which already knows the numbers.
     readers = config.cluster * (2 * WARP_GROUP // 32) + config.cluster - 1
     if cute.arch.thread_idx()[0] == 0:
         for slot in cutlass.range_constexpr(SLOTS):
@@ -77,12 +76,12 @@ def make_order(
 
 @cute.jit
 def take(config: cutlass.Constexpr, order: Order, slots: Int32) -> Place:
-    """The number in a reader's next slot, after ``slots`` others. Called by whole warps."""
+    """Read the number in a reader's next slot, after ``slots`` others. Called by whole warps."""
     slot = slots % SLOTS
     cute.arch.mbarrier_wait(order.full + slot, slots // SLOTS % 2)
     number = cute.arch.load(order.numbers + slot, Int32, sem="relaxed", scope="cta", ss="cta")
-    # All lanes have read the same. If the compiler did not know it, it would move the address of each operand of wgmma
-    # to a uniform register.
+    # All lanes have the same number. Without this hint, the compiler would move each wgmma operand's address to a
+    # uniform register.
     number = cute.arch.make_warp_uniform(number)
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
@@ -95,8 +94,8 @@ def take(config: cutlass.Constexpr, order: Order, slots: Int32) -> Place:
 
 @cute.jit
 def following(config: cutlass.Constexpr, order: Order, place: Place) -> Place:
-    """The cluster's place after this one; after ``NONE`` nothing is read. Called by whole warps that multiply, for each
-    of their cluster's numbers."""
+    """Get the cluster's next place; after ``NONE`` nothing is read. Called by whole warps that multiply, once for each
+    number of their cluster."""
     if cutlass.const_expr(not config.dynamic):
         place = Place(place.number + cute.arch.grid_dim()[2], place.slots)
     elif place.number != NONE:
@@ -106,7 +105,7 @@ def following(config: cutlass.Constexpr, order: Order, place: Place) -> Place:
 
 @cute.jit
 def leave(config: cutlass.Constexpr, order: Order, place: Place):
-    """Read ``NONE`` where the cluster has no tile at all. Called by whole warps that multiply, after all tiles."""
+    """Read ``NONE`` if the cluster has no tile at all. Called by whole warps that multiply, after all tiles."""
     if cutlass.const_expr(not config.dynamic):
         return
     if place.slots == 0:
@@ -115,8 +114,8 @@ def leave(config: cutlass.Constexpr, order: Order, place: Place):
 
 @cute.jit
 def claim(config: cutlass.Constexpr, order: Order) -> Float64:
-    """Ask for the cluster's next number, before a tile is loaded. In the first lane of the first CTA's loading warp it
-    is the counter's value, which arrives when it is used; else any."""
+    """Ask for the cluster's next number, before a tile is loaded. Only the first lane of the first CTA's loading warp
+    gets the counter's value, and waits for it only when it uses it."""
     claimed = Float64(0.0)
     if cutlass.const_expr(not config.dynamic):
         return claimed
@@ -135,9 +134,9 @@ def announce(
     place: Place,
     claimed: Float64,
 ) -> tuple[Window, Place]:
-    """Send what ``claim`` got to all warps of the cluster, while a tile is loaded; set the counter back after the last
-    claim of all. Returns the window, and the place of the next tile. Called by the loading warps, of which the first
-    CTA's sends."""
+    """Send the number of ``claim`` to all warps of the cluster, while a tile is loaded; reset the counter after the
+    last claim of all. Returns the window, and the place of the next tile. Called by the loading warps; that of the
+    first CTA sends."""
     if cutlass.const_expr(not config.dynamic):
         return window, place
     if cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) == 0:
@@ -162,8 +161,8 @@ def next_to_load(
     window: Window,
     place: Place,
 ) -> tuple[Window, Tile, Place]:
-    """The window with the cluster's next tile, this CTA's tile of it, and its place. Called by the loading warps; that
-    of the first CTA knows its number since ``announce``, and waits until it is not too far ahead."""
+    """Find the window with the cluster's next tile, this CTA's tile, and its place. Called by the loading warps; that
+    of the first CTA has the number from ``announce``, and waits while it is too far ahead."""
     if cutlass.const_expr(not config.dynamic):
         place = following(config, order, place)
     elif cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) != 0:
@@ -176,8 +175,8 @@ def next_to_load(
 
 @cute.jit
 def send(config: cutlass.Constexpr, order: Order, number: Int32, slots: Int32) -> Int32:
-    """Write a number to the next slot of all CTAs, after ``slots`` others. Returns how many were written then. Called
-    by a whole warp."""
+    """Write a number to the next slot of all CTAs, after ``slots`` others. Returns the new count of slots. Called by a
+    whole warp."""
     wait_free(order, slots)
     slot = slots % SLOTS
     if cute.arch.lane_idx() == 0:
@@ -193,16 +192,16 @@ def send(config: cutlass.Constexpr, order: Order, number: Int32, slots: Int32) -
 
 @cute.jit
 def wait_free(order: Order, slots: Int32):
-    """Wait until the slot is free that comes after ``slots`` others."""
-    # A barrier that nobody has used yet lets pass who waits for the phase before its first.
+    """Wait until the slot after ``slots`` others is free."""
+    # A wait for the phase before the first one does not block.
     cute.arch.mbarrier_wait(order.free + slots % SLOTS, (slots // SLOTS + 1) % 2)
 
 
 @cute.jit
 def leave_loading(config: cutlass.Constexpr, order: Order, place: Place):
-    """``leave`` for the loading warps. That of the first CTA waits until every number was read: a CTA that ends earlier
-    would be written to after its end. Nothing is on its way to another CTA then, whose warps read all that they are
-    sent."""
+    """Do what ``leave`` does, for the loading warps. That of the first CTA waits until every number was read: if it
+    ended earlier, others would write to its barriers after its end. Other CTAs can end: their warps have read all
+    numbers that were sent to them."""
     if cutlass.const_expr(config.dynamic):
         rank, slots = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()), place.slots
         if rank == 0:

@@ -1,4 +1,4 @@
-"""What a kernel is built for, beside its configuration and its dtypes."""
+"""The form of a product: together with configuration and dtypes, it defines a kernel."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ class Form(NamedTuple):
     """The form of a product.
 
     Attributes:
-        along: the extent that the groups share out, "m" or "k". Groups of 8-bit operands along "k" are whole blocks.
+        along: the extent that the groups divide, "m" or "k". Groups of 8-bit operands along "k" are whole blocks.
         b_major: the contiguous dimension of B, "k" or "n"; along "k" it is "n", but "k" for 8-bit operands.
         operand_bytes: of an element of the operands, 2 or 1.
-        rows: how groups are found: "ends", where each ends, one after the other; or "counts", how many rows of each
-            count, where groups lie along M at equal distances. Nothing is written to rows that do not count.
-        scaling: "none"; "lines", factors of the product's rows and columns; "groups", of its rows, and one for all of
-            a group's columns; "blocks", of 128 along K and 1 row of A, or 128 columns of B, along "k" 1 column.
-        epilogue: "store", or "add": along "k", add to C, which is float32, and leave it as it is where a group is
-            empty. Each element is in one tile, so the sums are the same in every run.
+        rows: "ends": groups follow each other, and each has an end; or "counts": groups are at equal distances along M,
+            and each has a number of rows that count. Nothing is written to the other rows.
+        scaling: "none"; "lines", factors of the product's rows and columns; "groups", of its rows, and one for all
+            columns of a group; "blocks", of 128 along K by 1 row of A or 128 columns of B, along "k" 1 column of B.
+        epilogue: "store"; or "add", along "k" only: add to C, which is float32 and keeps the result of an empty group.
+            Each element is in one tile, so the sums are the same in every run.
         index_bytes: of an end or a count, 4 or 8.
-        whole_rounds: the blocks along K surely are a multiple of the stages; where ``CuteConfig.in_rounds``.
+        whole_rounds: the number of blocks along K is a multiple of the stages; only with ``CuteConfig.in_rounds``.
     """
 
     along: str = "m"
@@ -35,17 +35,17 @@ class Form(NamedTuple):
 
     @property
     def stages_scales(self) -> bool:
-        """Whether the factors of blocks come through the stages: where each column has its own."""
+        """Whether the factors of blocks come through the stages: if each column has its own."""
         return self.scaling == "blocks" and self.along == "k"
 
     @property
     def writes_zeros(self) -> bool:
-        """Whether what of C is no product becomes zeros: its tail, or the results of empty groups."""
+        """Whether the parts of C without a product become zeros: its tail, or the results of empty groups."""
         return self.rows == "ends" and self.epilogue == "store"
 
     @property
     def loading_warps(self) -> tuple[str, ...]:
-        """What each warp of the warp group that loads does. Those of one kind are neighbours."""
+        """The role of each warp of the loading warp group. Warps of one role are neighbours."""
         others = ZEROS if self.writes_zeros else IDLE
         return LOAD, SCALES if self.stages_scales else others, others, others
 
@@ -56,7 +56,7 @@ class Form(NamedTuple):
                 raise ValueError(f"{name} must be {' or '.join(map(repr, values))}, got {getattr(self, name)!r}")
         eight_bits = self.operand_bytes == 1
         if self.b_major == "n" and eight_bits:
-            # wgmma takes 8-bit operands with their depth contiguous alone.
+            # wgmma takes 8-bit operands only with their depth contiguous.
             raise ValueError("b_major must be 'k' where operands have 8 bits, got 'n'")
         if self.along == "k":
             if self.b_major == "k" and not eight_bits:

@@ -1,4 +1,4 @@
-"""Grouped GEMM for Hopper: the kernel's roles put together.
+"""Grouped GEMM for Hopper: the kernel, with all its roles.
 
 A block has three warp groups. The warps of the first one load and write zeros: ``form.Form.loading_warps`` says which
 does what. The other two groups multiply and store. All walk the same tiles (``scheduler``), a cluster of CTAs together.
@@ -59,7 +59,7 @@ class HopperGroupedGemm:
             raise ValueError(f"config: {reason}")
         self.config, self.form, self.epilogue = config, form, EPILOGUES[form.epilogue](config, form)
         self.warps, self.skips_stages = form.loading_warps, config.in_rounds(form) and not form.whole_rounds
-        # Where empty groups have results that become zeros, their warps follow the loads.
+        # The warps that write zeros for empty groups follow the progress of the loads.
         self.counts_loads = form.along == "k" and form.writes_zeros
         # Which operands have their lines contiguous, not their depth.
         self.a_across, self.b_across = form.along == "k" and form.b_major == "n", form.b_major == "n"

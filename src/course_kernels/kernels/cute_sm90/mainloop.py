@@ -24,8 +24,8 @@ def make_mma(
 
 
 class ShapeOps(NamedTuple):
-    """How tiles of one shape are loaded and multiplied: the products, where the blocks of A and B come from, and how
-    they lie in stages."""
+    """The operations for tiles of one shape: the multiplication, the loads of blocks of A and B, and their layouts in
+    stages."""
 
     mma: cute.TiledMma
     a: Load
@@ -37,8 +37,8 @@ class ShapeOps(NamedTuple):
 def make_ops(
     shape, pitch: int, a: cute.Tensor, b: cute.Tensor, a_across: bool, b_across: bool, product_cols: int
 ) -> ShapeOps:
-    """For tiles of one shape of ``CuteConfig.shapes``. A stage begins ``pitch`` elements after the one before it, and
-    has a block of A and one of B."""
+    """Make the operations for one shape of ``CuteConfig.shapes``. A stage begins ``pitch`` elements after the one
+    before it, and has a block of A and one of B."""
     a_layout = shared_layout(a.element_type, shape.tile_m, shape.tile_k, shape.stages, a_across, pitch)
     b_layout = shared_layout(b.element_type, shape.tile_n, shape.tile_k, shape.stages, b_across, pitch)
     return ShapeOps(

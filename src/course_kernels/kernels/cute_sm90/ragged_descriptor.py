@@ -1,7 +1,7 @@
 """Ragged descriptors: one group's lines end where the group ends, for all groups in the same descriptor.
 
-What lies past the group's end is out of bounds then: a load brings zeros instead of the next group's lines, without
-reading them, and a store leaves them alone. Two more dimensions do it, which cancel out because addresses wrap at 64
+So lines past the group's end are out of bounds: a load brings zeros instead of the next group's lines, without reading
+them, and a store does not write them. This takes two more dimensions, which cancel out because addresses wrap at 64
 bits: with B = 2**30 lines of stride s, and coordinates (B - n, B, end) along strides (s, 2**34 - s, s), the address is
 (B - n) * s + B * (2**34 - s) + end * s = (end - n) * s + 2**64: the line n before the group's end, where n more lines
 are in bounds. The idea is Triton's (``triton.tools.ragged_tma``).
@@ -15,7 +15,7 @@ ANY = 2**31 - 1
 
 
 def make_ragged(operand: cute.Tensor, ragged: cutlass.Constexpr[int]) -> cute.Tensor:
-    """What a ragged descriptor has to describe of a matrix whose mode ``ragged``, 0 or 1, is that of the groups."""
+    """Make the tensor that a ragged descriptor describes, of a matrix whose mode ``ragged``, 0 or 1, has the groups."""
     pitch = operand.stride[ragged]
     shape = tuple(LINES if mode == ragged else operand.shape[mode] for mode in (0, 1))
     layout = cute.make_layout((*shape, ANY, ANY), stride=(*operand.stride, 2**34 - pitch, pitch))
@@ -25,7 +25,7 @@ def make_ragged(operand: cute.Tensor, ragged: cutlass.Constexpr[int]) -> cute.Te
 def open_at(
     described: cute.Tensor, ragged: cutlass.Constexpr[int], line: Int32, end: Int32, other: Int32
 ) -> cute.Tensor:
-    """The coordinates from ``line`` on of a group that ends before line ``end``, and from ``other`` on in the mode that
-    is not ragged."""
+    """Coordinates that start at ``line`` of a group that ends before line ``end``, and at ``other`` in the mode that is
+    not ragged."""
     first = LINES - (end - line)
     return cute.domain_offset((other, first) if ragged else (first, other), described[None, None, LINES, end])

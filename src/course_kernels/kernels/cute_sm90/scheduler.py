@@ -68,8 +68,8 @@ class Tile(NamedTuple):
 
 @cute.jit
 def group_end(offs: cute.Tensor, g: Int32, total: Int32) -> Int32:
-    """The row after group g's last, clamped to [0, total]; of a masked group its rows, where ``total`` is the pitch.
-    An end of 64 bits is clamped before it is cut to 32."""
+    """The row after group g's last, clamped to [0, total]; for a masked group its number of rows, with ``total`` the
+    pitch of groups. A 64-bit end is clamped before it is converted to 32 bits."""
     if cutlass.const_expr(offs.element_type is Int64):
         return Int32(cutlass.min(cutlass.max(offs[g], Int64(0)), Int64(total)))
     return cutlass.min(cutlass.max(offs[g], 0), total)

@@ -1,8 +1,8 @@
-"""The ring of stages: how blocks lie in shared memory, and the barriers between the warps that fill and that read.
+"""The ring of stages: the layout of blocks in shared memory, and the barriers between writing and reading warps.
 
-A stage holds a block of A and a block of B. Its two barriers say that it is full, by counting the bytes that arrive,
-and that it is free again, by counting the warps that are done with it: in a cluster those of both CTAs, because a CTA
-loads only half of the block that both use, of B or of A, and writes it to both.
+A stage holds a block of A and a block of B. One barrier counts the arriving bytes until the stage is full. The other
+one counts the warps that have read it until it is free: in a cluster those of both CTAs, because a CTA loads only half
+of the block that both use, of B or of A, and writes it to both.
 """
 
 import copy
@@ -21,8 +21,8 @@ def shared_layout(
     dtype: type[cutlass.Numeric], lines: int, depth: int, count: int, across: bool = False, pitch: int | None = None
 ) -> cute.ComposedLayout:
     """Layout of ``count`` blocks of (lines, depth), swizzled so that neither TMA nor wgmma meets a bank conflict.
-    Depth is contiguous, or the lines are where ``across``. A block begins ``pitch`` elements after the one before it,
-    by default at once."""
+    Depth is contiguous; with ``across``, lines are. A block begins ``pitch`` elements after the one before it; by
+    default without a gap."""
     order, contiguous = (LayoutEnum.COL_MAJOR, lines) if across else (LayoutEnum.ROW_MAJOR, depth)
     kind = hopper_helpers.get_smem_layout_atom(order, dtype, contiguous)
     atom = warpgroup.make_smem_layout_atom(kind, dtype)
@@ -31,9 +31,9 @@ def shared_layout(
 
 
 def make_ring(config, barriers: cute.Pointer, copying_threads: int = 0) -> pipeline.PipelineTmaAsync:
-    """The barriers of the ring of stages; ``filled_by`` sets with how many bytes a stage is full. ``copying_threads``
-    more fill a stage, and each of them arrives."""
-    # A stage is read by the warps that share the CTA's tile; and the other CTA of the cluster writes to it, too.
+    """Make the barriers of the ring of stages; ``filled_by`` sets the bytes of a full stage. If ``copying_threads``
+    more threads fill a stage, each of them arrives at its barrier."""
+    # The warps that share the CTA's tile read a stage; the other CTA of the cluster writes to it, too.
     readers = config.sharing_groups * (WARP_GROUP // 32) * config.cluster
     return pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
@@ -47,7 +47,7 @@ def make_ring(config, barriers: cute.Pointer, copying_threads: int = 0) -> pipel
 
 
 def filled_by(ring: pipeline.PipelineTmaAsync, stage_bytes: int) -> pipeline.PipelineTmaAsync:
-    """The ring, with stages that are full when so many bytes have arrived."""
+    """A copy of the ring whose stages are full when ``stage_bytes`` have arrived."""
     full = copy.copy(ring.sync_object_full)
     full.tx_count = stage_bytes
     return dataclasses.replace(ring, sync_object_full=full)
@@ -55,15 +55,15 @@ def filled_by(ring: pipeline.PipelineTmaAsync, stage_bytes: int) -> pipeline.Pip
 
 @cute.jit
 def wait_full(ring: pipeline.PipelineAsync, state: pipeline.PipelineState, full: Boolean):
-    """Wait until a stage of 8-bit operands is full; ``full`` says that it was when last asked. CuTe's own wait lets the
-    warp sleep, for longer than blocks of one byte an element have time: asking again is 4 to 6 % faster there."""
+    """Wait until a stage of 8-bit operands is full; ``full``: it already was at the last poll. CuTe's own wait lets the
+    warp sleep, which is too long for blocks of one-byte elements: polling is 4 to 6 % faster."""
     while not full:
         full = ring.consumer_try_wait(state)
 
 
 @cute.jit
 def wait_free(ring: pipeline.PipelineAsync, state: pipeline.PipelineState):
-    """``wait_full`` for a stage to be free."""
+    """Wait until a stage of 8-bit operands is free, by polling as in ``wait_full``."""
     free = ring.producer_try_acquire(state)
     while not free:
         free = ring.producer_try_acquire(state)
@@ -71,7 +71,7 @@ def wait_free(ring: pipeline.PipelineAsync, state: pipeline.PipelineState):
 
 @cute.jit
 def skip_stages(ring: pipeline.PipelineAsync, state: pipeline.PipelineState) -> pipeline.PipelineState:
-    """Bring nothing into the stages that are left of a round: they are full as they are. Called by one warp."""
+    """Mark the remaining stages of a round as full without loading anything. Called by one warp."""
     while state.index != 0:
         wait_free(ring, state)
         if cute.arch.lane_idx() == 0:

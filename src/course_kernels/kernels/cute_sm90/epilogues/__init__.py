@@ -1,1 +1,1 @@
-"""From accumulators to C, a part for each step, and zeros where C is no product."""
+"""Epilogues: from accumulators to C, a part for each step; and zeros for rows of C without a product."""

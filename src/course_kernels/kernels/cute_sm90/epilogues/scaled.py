@@ -10,8 +10,8 @@ from course_kernels.kernels.cute_sm90.scheduler import Tile
 
 
 class Scales(NamedTuple):
-    """Factors, float32: ``rows`` (total_m,) of A's, along "k" (G, M); ``cols`` (G, N) of B's columns, or (G,) of all of
-    a group's."""
+    """Factors, float32: ``rows`` (total_m,) of A's rows, along "k" (G, M); ``cols`` (G, N) of B's columns, or (G,), one
+    for all columns of a group."""
 
     rows: cute.Tensor
     cols: cute.Tensor
@@ -19,7 +19,7 @@ class Scales(NamedTuple):
 
 @cute.jit
 def first_row(shape: cutlass.Constexpr, tile: Tile, group: Int32, i: cutlass.Constexpr[int]) -> Int32:
-    """Where a warp group's ``i``-th 64 rows of a tile begin: those that share a tile take turns."""
+    """The first of a warp group's ``i``-th 64 rows of a tile; warp groups that share a tile alternate."""
     row = tile.row + i * MMA_ROWS * shape.sharing_groups
     if cutlass.const_expr(shape.sharing_groups > 1):
         row += group * MMA_ROWS
@@ -30,7 +30,7 @@ def first_row(shape: cutlass.Constexpr, tile: Tile, group: Int32, i: cutlass.Con
 def scale_tile(shape: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, acc: cute.Tensor, scales: Scales):
     """Multiply a warp group's part of a tile with the factors of its rows and columns. Elements outside of the result
     are multiplied with the last factor inside, and not stored."""
-    # A thread holds pairs of columns, eight apart, of two rows, eight apart: wgmma's layout.
+    # wgmma's layout: a thread has pairs of columns, eight apart, in two rows, eight apart.
     thread = cute.arch.thread_idx()[0] % WARP_GROUP
     group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
     if cutlass.const_expr(cute.rank(scales.cols) == 1):

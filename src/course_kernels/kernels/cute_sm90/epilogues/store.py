@@ -1,7 +1,7 @@
-"""From the accumulators to C: each warp group stores its rows by itself, in blocks, through shared memory.
+"""Stores from the accumulators to C: each warp group stores its own rows, in blocks, through shared memory.
 
-Where groups lie along M the store goes through a ragged descriptor of C: the hardware cuts off what lies past the
-group's end, full tile or not.
+If groups lie along M the store uses a ragged descriptor of C: the hardware drops rows past the group's end, in full
+tiles and in boundary tiles.
 """
 
 import cutlass
@@ -20,9 +20,9 @@ from course_kernels.kernels.cute_sm90.stages import shared_layout
 
 
 class Store:
-    """The product, multiplied with its factors if there are any, rounded once, and stored.
+    """The epilogue that multiplies with factors, if there are any, rounds once and stores.
 
-    Another epilogue replaces a part: ``operation``, the hardware's store; ``columns``, how wide C is; ``begin``, on a
+    Another epilogue replaces a part: ``operation``, the hardware's store; ``columns``, the width of C; ``begin``, for a
     whole tile; ``subtile``, from accumulators to the values of one block of C; ``end``, before a CTA ends.
     """
 
@@ -32,16 +32,16 @@ class Store:
         self.config, self.form = config, form
 
     def columns(self, cols):
-        """Columns of C that so many columns of the product become, or the first of them."""
+        """Convert a number of product columns, or the index of one, to columns of C."""
         return cols
 
     def blocks_of(self, shape: CuteConfig, cols: int) -> int:
-        """Blocks of ``cols`` columns of C that each warp group stores of a tile."""
+        """Number of blocks of ``cols`` columns of C that each warp group stores of a tile."""
         return shape.tile_m // MMA_ROWS // shape.sharing_groups * (self.columns(shape.tile_n) // cols)
 
     def describe(self, c: cute.Tensor):
-        """Shared layout of the blocks of C, and C's descriptor and coordinates: a ragged descriptor of ``c`` (total_m,
-        N) where groups lie along "m", and ``c`` (G, M, N) with the group last where they lie along "k"."""
+        """Make the shared layout of the blocks of C, and C's descriptor and coordinates. Along "m" the descriptor of
+        ``c`` (total_m, N) is ragged; along "k" it is that of ``c`` (G, M, N) with the group last."""
         row_bytes, blocks = self.config.store_row_bytes, 2 * self.config.store_blocks(self.form)
         dtype, cols = c.element_type, row_bytes * 8 // c.element_type.width
         if self.form.along == "m":
@@ -55,13 +55,13 @@ class Store:
 
     @cute.jit
     def begin(self, shape: cutlass.Constexpr, tile: Tile, acc: cute.Tensor, scales: Scales | None):
-        """Change the accumulators of a warp group's part of a tile."""
+        """Multiply the accumulators of a warp group's part of a tile with factors, if there are any."""
         if cutlass.const_expr(self.form.scaling in ("lines", "groups")):
             scale_tile(shape, self.form.along, tile, acc, scales)
 
     @cute.jit
     def subtile(self, acc: cute.Tensor, number: cutlass.Constexpr[int], part: cute.Tensor):
-        """The values of block ``number`` of a warp group's part of a tile."""
+        """Write the values of block ``number`` of a warp group's part of a tile to ``part``."""
         for v in cutlass.range_constexpr(cute.size(part)):
             part[v] = acc[number * cute.size(part) + v]
 
@@ -82,13 +82,13 @@ class Store:
         group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
         together = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=WARP_GROUP)
         store_blocks = cute.size(c_shared, mode=[2]) // 2
-        # Stores that may still read when a block is overwritten. Every tile begins with the first block: if a tile, of
-        # any shape, may have ended with it, that one's store has to be waited for. (No tile follows a half; it counts
-        # here all the same.)
+        # The number of stores that may still read when a block is overwritten. Every tile begins with the first block.
+        # If the tile before, of any shape, may have ended with that block, its store must be complete. (No tile follows
+        # a half, but halves count here, too.)
         reading = store_blocks - 1
         at_first = 0 if any(self.blocks_of(each, cols) % store_blocks for each in self.config.shapes) else reading
 
-        # Where wgmma left a thread's accumulators of 64 x cols, and where they go. The layout is that of 16-bit values.
+        # The places of a thread's accumulators of 64 x cols, after wgmma and in C. The layout is for 16-bit values.
         to_shared = cute.make_tiled_copy_S(
             hopper_helpers.get_smem_store_op(LayoutEnum.ROW_MAJOR, dtype, Float32),
             cute.make_tiled_copy_C_atom(
@@ -127,12 +127,12 @@ class Store:
 
     @cute.jit
     def end(self):
-        """Wait until nothing reads the shared memory, which must outlive the stores. Called by all who store."""
+        """Wait until no store reads the shared memory any more. Called by all threads that store."""
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
 class Add(Store):
-    """The same, added to C: by L2, in float32 and without subnormal numbers."""
+    """The epilogue that adds to C in place of storing: L2 adds, in float32 and without subnormal numbers."""
 
     operation = cpasync.CopyReduceBulkTensorTileS2GOp
 

@@ -1,4 +1,4 @@
-"""Blocks of A and B from global memory into stages, through TMA: one warp issues the loads."""
+"""Loads of blocks of A and B from global memory into stages, through TMA, issued by one warp."""
 
 from typing import NamedTuple
 
@@ -11,15 +11,15 @@ from course_kernels.kernels.cute_sm90.ragged_descriptor import open_at
 from course_kernels.kernels.cute_sm90.scheduler import Problem, Tile, Window
 from course_kernels.kernels.cute_sm90.stages import filled_by, wait_free
 
-# Which CTAs of a cluster get what one of them loads for both.
+# The multicast mask for a load to both CTAs of a cluster.
 BOTH = 0b11
 # The cache policy of PTX's createpolicy.fractional.L2::evict_first: L2 evicts these lines before others.
 EVICT_FIRST = 0x12F0000000000000
 
 
 class Load(NamedTuple):
-    """TMA descriptors of an operand, and the tensors of their coordinates: of a block that a CTA loads for itself, and
-    of the half block that it loads for both CTAs of a cluster. Without clusters the second is the first."""
+    """TMA descriptors of an operand, with the tensors of their coordinates: for a block that a CTA loads for itself,
+    and for the half block that it loads for both CTAs of a cluster. Without clusters both are the same."""
 
     atom: cute.CopyAtom
     lines: cute.Tensor
@@ -28,7 +28,7 @@ class Load(NamedTuple):
 
 
 def make_load(operand: cute.Tensor, layout: cute.ComposedLayout, lines: int, depth: int, cluster: int) -> Load:
-    """The copy of blocks of (lines, depth) of a whole operand to shared memory of a layout."""
+    """Make the loads of blocks (lines, depth) of a whole operand to shared memory with a layout."""
     block = cute.slice_(layout, (None, None, 0))
     own = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), operand, block, (lines, depth))
     if cluster == 1:
@@ -39,8 +39,8 @@ def make_load(operand: cute.Tensor, layout: cute.ComposedLayout, lines: int, dep
 
 @cute.jit
 def first_depth(shape: cutlass.Constexpr, tile: Tile) -> Int32:
-    """Where a tile's first block of 8-bit operands begins along K, the dimension of the groups. The hardware stops the
-    kernel at a coordinate off 16 bytes in the contiguous dimension, so wrong ends must not make one."""
+    """The start of a tile's first block of 8-bit operands along K, the dimension of the groups. It is rounded down,
+    because the hardware traps at a coordinate that is no multiple of 16 bytes, and wrong ends must not cause that."""
     return tile.start // shape.tile_k * shape.tile_k
 
 
@@ -70,8 +70,8 @@ def b_blocks(shape: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, b: 
 
 @cute.jit
 def loads_of(atom: cute.CopyAtom, part: Int32, parts: cutlass.Constexpr[int], blocks: cute.Tensor, shared: cute.Tensor):
-    """A CTA's part of each block that ``parts`` of them load together: where it goes to in each stage, and from where
-    it comes in each block."""
+    """Partition the blocks that ``parts`` CTAs load together. Returns a CTA's part: its target in each stage, and its
+    source in each block."""
     shared, blocks = cute.group_modes(shared, 0, 2), cute.group_modes(blocks, 0, 2)
     return cpasync.tma_partition(atom, part, cute.make_layout(parts), shared, blocks)
 
@@ -86,8 +86,8 @@ def load_block(
     ctas: cutlass.Constexpr[int | None] = None,
     streamed: cutlass.Constexpr[bool] = False,
 ):
-    """Load block ``k`` of a part from ``loads_of`` into a stage, also of ``ctas``, a bit for each of the cluster.
-    Where ``streamed`` L2 does not keep it."""
+    """Load block ``k`` of a part from ``loads_of`` into a stage; with ``ctas``, a bit mask, into that of several CTAs.
+    If ``streamed``, L2 does not keep it."""
     to, blocks = loads
     mask = None if cutlass.const_expr(ctas is None) else Int16(ctas)
     policy = Int64(EVICT_FIRST) if cutlass.const_expr(streamed) else None
@@ -113,10 +113,10 @@ def load_tile(
     get the cluster's next number, if the order is dynamic. Returns the state after the tile, and what
     ``dynamic_order.announce`` returns. Called by one warp.
 
-    A tile may start at any line, and what lies outside the operand arrives as zeros. With groups along "m" the operands
-    are (total_m, K) and (N, K, G): rows of the next group make rows that are never stored, and arrive as they are. With
-    groups along "k" both have ragged descriptors: the next group's depth has to be zeros; but groups of 8-bit operands
-    are whole blocks, and the operands (M, total_k) and (N, total_k).
+    A tile may start at any line, and lines outside the operand arrive as zeros. With groups along "m" the operands are
+    (total_m, K) and (N, K, G). Rows of the next group are loaded, too, but their results are never stored. With groups
+    along "k" both operands have ragged descriptors, so that the next group's depth arrives as zeros; but groups of
+    8-bit operands are whole blocks, and the operands are (M, total_k) and (N, total_k).
     """
     claimed = claim(config, order)
     shape, (a_shared, b_shared) = config.shapes[number], shared
