@@ -47,7 +47,7 @@ def structure(texts: Mapping[str, str]) -> Figure:
 def overlap(runs: Mapping[str, Sequence[Span]]) -> Figure:
     """Draw copies in flight, products and stores over time, coloured by tile, with the end of the last store.
 
-    ``runs`` has what `pipeline` returns; panels have one scale.
+    ``runs``: title → the result of `pipeline`. All panels have one scale.
     """
     units = (COPY, MULTIPLY, STORE)
     last = max(span.end for spans in runs.values() for span in spans)

@@ -1,4 +1,4 @@
-"""What the workers of two persistent walks look at: tiles, and slots that they skip."""
+"""The slots that each worker visits in two persistent walks: computed tiles, and skipped slots."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def slots(walks: Mapping[str, Sequence[Sequence[int | None]]]) -> Figure:
     """Draw what each worker looks at: a tile that it computes, in its group's colour, or a skipped slot, empty.
 
     Args:
-        walks: title → what ``slots_of`` returns. All panels have one scale.
+        walks: title → the result of ``slots_of``. All panels have one scale.
     """
     fig, axes = canvas_grid(sum(0.32 * len(lines) + 0.85 for lines in walks.values()), len(walks), 1, sharex=True)
     longest = max((len(line) for lines in walks.values() for line in lines), default=1)

@@ -27,12 +27,12 @@ from gemm_course.figures.style import (
 )
 from gemm_course.lessons.canaries import OUTSIDE, STATES, numbers, write_states
 
-# Of `lessons.canaries.STATES`.
+# The colours of `lessons.canaries.STATES`.
 STATE_COLORS = ("#F4F4F4", SKY, ORANGE, GREY, WRONG)
 # An odd number of colours, so that the middle one, an error of 0, is pure white.
 _ERROR_MAP = mpl.colors.LinearSegmentedColormap.from_list("error", [BLUE, "#9CCBE8", "#FFFFFF", "#F2C48D", RED], N=257)
 _MAX_CELLS = 400
-_OUTSIDE = "#F9DCC9"  # of the matrix, and in a block
+_OUTSIDE = "#F9DCC9"  # in a block, but outside of the matrix
 
 
 @drawing

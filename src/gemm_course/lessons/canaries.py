@@ -1,4 +1,4 @@
-"""Buffers full of canaries: what a kernel wrote, where it should not have, and what it left out."""
+"""Buffers full of canaries show which elements a kernel wrote, also outside of its output, and which it left out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# What happened to one element of a buffer around a matrix.
+# The states of an element of a buffer around a matrix.
 UNTOUCHED, RIGHT, INCORRECT, MISSING, OUTSIDE = range(5)
 STATES = ("canary, untouched", "right", "wrong value", "never written", "written outside")
 _BAD_FIRST = (OUTSIDE, INCORRECT, MISSING, RIGHT, UNTOUCHED)  # the state of a row is the worst of its elements'
@@ -18,12 +18,12 @@ def numbers(matrix) -> np.ndarray:
 
 
 def write_states(buffer, at: Sequence[int], want, canary: float) -> np.ndarray:
-    """Sort the elements of a buffer that was full of canaries by what a kernel did to them.
+    """Find the state of each element of a buffer that was full of canaries, after a kernel ran.
 
     Args:
         buffer: (rows, columns) the whole buffer, after the kernel.
         at: (row, column) of the output's first element in the buffer.
-        want: (M, N) what the output should hold.
+        want: (M, N) the right output.
         canary: the number that the buffer was filled with; it may be NaN.
 
     Returns:
@@ -43,7 +43,7 @@ def write_states(buffer, at: Sequence[int], want, canary: float) -> np.ndarray:
 
 
 def written_states(buffer, shape: Sequence[int], origin: Sequence[int] = (0, 0)) -> np.ndarray:
-    """`write_states` of a NaN-filled buffer around a matrix of which any value is right.
+    """`write_states` for a NaN-filled buffer around a matrix in which every written value counts as right.
 
     Args:
         shape, origin: (M, N) of the matrix, and (row, column) of its first element in the buffer.
@@ -58,7 +58,7 @@ def count_canary(buffer, shape: Sequence[int], origin: Sequence[int] = (0, 0)) -
         shape, origin: as for `written_states`.
 
     Returns:
-        Elements by fate: "written" and "missing" inside C, "overwritten" and "intact" outside.
+        The number of elements "written" and "missing" inside C, "overwritten" and "intact" outside.
     """
     states = written_states(buffer, shape, origin)
     fates = {"intact": UNTOUCHED, "written": RIGHT, "overwritten": OUTSIDE, "missing": MISSING}
@@ -66,11 +66,11 @@ def count_canary(buffer, shape: Sequence[int], origin: Sequence[int] = (0, 0)) -
 
 
 def row_states(result, want, sizes: Sequence[int], canary: float) -> np.ndarray:
-    """Sort the rows of a masked result by what a kernel did to them; a row has the worst state of its elements.
+    """Find the state of each row of a masked result: the worst state of its elements.
 
     Args:
         result: (G, max_M, N), full of canaries before the kernel.
-        want: (G, max_M, N) the right result in each group's first rows; the others are not looked at.
+        want: (G, max_M, N) the right result in each group's first rows; the other rows are ignored.
         sizes: rows of each group.
 
     Returns:

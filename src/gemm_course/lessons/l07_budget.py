@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 from course_kernels.config import GemmConfig
 
-# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", 9.0. Each program has a KiB of shared
-# memory to the system itself, so one alone has 227 KiB.
+# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", 9.0. The system reserves a KiB of
+# shared memory per program, so a single program can use 227 KiB.
 SM_REGISTERS = 65536
 SM_SHARED_BYTES = 228 * 1024
 RESERVED_BYTES = 1024
 THREAD_REGISTERS = 255
-# Bytes of a thread: Triton 3.6 spills 16 in the tile for few rows, and that is still the fastest on an H200.
+# Bytes per thread. Triton 3.6 spills 16 bytes with the tile for few rows, which is still the fastest on an H200.
 HARMLESS_SPILL = 64
 
 
 class Use(NamedTuple):
-    """What a compiled configuration uses."""
+    """The registers and shared memory that a compiled configuration uses."""
 
     config: GemmConfig
     registers: int  # per thread
@@ -41,7 +41,7 @@ class Use(NamedTuple):
 
 
 def rejection_reason(use: Use) -> str:
-    """Why a configuration is not worth measuring: "spills", "registers" or "shared memory"; "" if it is."""
+    """The reason not to measure a configuration: "spills", "registers" or "shared memory"; "" if there is none."""
     if use.spilled > HARMLESS_SPILL or use.sm_registers > SM_REGISTERS:
         return "spills" if use.spilled > HARMLESS_SPILL else "registers"
     return "shared memory" if use.sm_shared > SM_SHARED_BYTES else ""

@@ -16,7 +16,7 @@ class Cluster(NamedTuple):
 
 
 def cluster_of(design) -> Cluster:
-    """Count what a cluster computes.
+    """Compute the part of C that a cluster computes, and its reuse of operands.
 
     A `cutlass_ops.Design` has the ``tile`` of one CTA or of a pair along M, the ``cluster``, and the ``ctas``.
     """

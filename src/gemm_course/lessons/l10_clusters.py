@@ -1,6 +1,6 @@
 """The Hopper kernel's clusters: bytes that they fetch, the order in which they take tiles, the order of groups.
 
-All follow from a configuration; nothing in here was measured.
+All of it is computed from a configuration; nothing here is measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def bytes_from_l2(config: CuteConfig, operand_bytes: int = 2, *, shared: bool = 
     """Bytes that a cluster fetches from L2 for one step along K.
 
     Args:
-        shared: by multicast, a block that both CTAs use comes once. Else each CTA fetches all its blocks.
+        shared: a block that both CTAs use is fetched once, by multicast. Else each CTA fetches all its blocks.
         beside: the CTAs' tiles are side by side and share A's rows. Else they are stacked and share B's columns.
     """
     once = 1 if shared else config.cluster
@@ -47,7 +47,7 @@ def pairs(config: CuteConfig, rows: int, columns: int) -> list[tuple[Box, Box]]:
     check_cluster(config)
     tiles_m, flat = tile_rows(config, rows)
     across = tile_columns(config, columns)
-    # An odd column's neighbour outside of C is as narrow as can be.
+    # The neighbour of an odd last column is outside of C, and as narrow as possible.
     after = (sum(across), config.last_tile_n or config.tile_n)
     spans = [*((sum(across[:col]), width) for col, width in enumerate(across)), after]
 
@@ -88,7 +88,7 @@ def tile_columns(config: CuteConfig, columns: int) -> list[int]:
 
 
 def deepest_first(sizes: Sequence[int]) -> list[int]:
-    """The groups that have lines, in the order in which a dynamic order along K numbers them."""
+    """The groups with rows, in the order in which the dynamic schedule along K numbers them."""
     mean, short = sum(sizes) // len(sizes), len(sizes) % 32
     windows = [range(short), *(range(first, first + 32) for first in range(short, len(sizes), 32))]
 

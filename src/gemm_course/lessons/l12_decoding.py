@@ -1,4 +1,4 @@
-"""What a decoding step moves and multiplies, and the pieces of memory that a load of weights takes."""
+"""The bytes and operations of a decoding step, and the contiguous pieces of memory that a load of weights reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Step(NamedTuple):
-    """One launch: what it computes and moves, and the least time for it."""
+    """One launch: its operations, its bytes, and the least time for them."""
 
     rows: int
     """Rows of each group."""
@@ -19,7 +19,7 @@ class Step(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one way to compute a step moves and multiplies, and the part of it that somebody needs."""
+    """A quantity of one way to compute a step, such as bytes or operations: the needed part, and the total."""
 
     needed: float
     total: float

@@ -1,8 +1,7 @@
 """Two persistent walks over the tiles of groups: by one index over all of them, and group by group.
 
-The second is that of Helion's example: every worker goes through every group, counts slots up to the number of the
-group's tiles, and skips those whose tile is not in the group. Both compute the same tiles; this counts what else they
-do.
+Helion's example walks group by group: every worker goes through every group, counts slots up to the number of the
+group's tiles, and skips those of other workers. Both walks compute the same tiles. This module counts their extra work.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ GROUP_US = 0.7
 
 
 class Slots(NamedTuple):
-    """What all workers of a persistent kernel look at.
+    """The number of slots that all workers of a persistent kernel visit in each walk.
 
     Attributes:
-        tiles: that are computed.
-        one_index: numbers that the workers look at when one index counts the tiles of all groups: as many as tiles.
-        group_by_group: slots that they look at when each goes through all groups: each worker as many as tiles.
-        busiest, busiest_group_by_group: tiles of the worker that has most, in either walk.
+        tiles: number of computed tiles.
+        one_index: slots visited when one index counts the tiles of all groups: one per tile.
+        group_by_group: slots visited when each worker goes through all groups: one per tile and worker.
+        busiest, busiest_group_by_group: tiles of the worker with the most tiles, in each walk.
     """
 
     tiles: int
@@ -37,7 +36,7 @@ class Slots(NamedTuple):
 
 
 def scanned_slots(sizes: Sequence[int], N: int, workers: int = 132, block: Sequence[int] = DEFAULT_BLOCK) -> Slots:
-    """Count what both walks look at.
+    """Count the slots that the workers visit in both walks.
 
     Args:
         sizes: rows of each group.
@@ -55,11 +54,11 @@ def scanned_slots(sizes: Sequence[int], N: int, workers: int = 132, block: Seque
 def slots_of(
     sizes: Sequence[int], N: int, workers: int = 132, block: Sequence[int] = DEFAULT_BLOCK, *, one_index: bool
 ) -> list[list[int | None]]:
-    """What each worker looks at, in order: the group of a tile that it computes, or None for a slot that it skips.
+    """List each worker's slots in order: the group of a tile that it computes, or None for a slot that it skips.
 
     Args:
         sizes, N, workers, block: as for ``scanned_slots``.
-        one_index: the walk by one index over all tiles; otherwise that group by group.
+        one_index: walk by one index over all tiles; otherwise group by group.
     """
     counts = tile_counts([(size, N, 0) for size in sizes], block[0], block[1])
     if one_index:
@@ -79,16 +78,16 @@ def group_by_group(
     slot_us: float = SLOT_US,
     group_us: float = GROUP_US,
 ) -> Timeline:
-    """Simulate the walk group by group; ``course_kernels.schedule.simulate`` is that by one index.
+    """Simulate the walk group by group; ``course_kernels.schedule.simulate`` simulates the walk by one index.
 
     Args:
         problems: (M, N, K) of each group.
         programs, block, cost: as for ``simulate``.
-        slot_us, group_us: to skip a slot, and to start a group.
+        slot_us, group_us: time to skip a slot, and to start a group.
 
     Returns:
-        A timeline, its order named "group_by_group". Its last span ends when the last tile is stored; what workers skip
-        after that is left out.
+        A timeline, its order named "group_by_group". Its last span ends when the last tile is stored; later skipped
+        slots are left out.
     """
     problems = [tuple(problem) for problem in problems]
     cost = CostModel() if cost is None else cost

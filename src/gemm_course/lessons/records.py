@@ -19,7 +19,7 @@ class ProgramTimes(NamedTuple):
 
 
 def program_times(recorded: Mapping, kernel: str, problems: Sequence[Sequence[int]]) -> ProgramTimes:
-    """One kernel's times in a row of `programs.json`, and those simulated for every number of programs in between.
+    """One kernel's measured times in a row of `programs.json`, and simulated times for every number of programs.
 
     Args:
         recorded: the row; "<kernel>" has µs by number of programs, "<kernel> block" the tile's extents.
@@ -33,11 +33,11 @@ def program_times(recorded: Mapping, kernel: str, problems: Sequence[Sequence[in
 
 
 def ratios(rows: Mapping[str, dict], product: str, before: CuteConfig, after: CuteConfig) -> list[tuple[float, float]]:
-    """For each row that has both: the product's K, and the time of ``before`` over that of ``after``.
+    """For each row with both times: the product's K, and the time of ``before`` divided by that of ``after``.
 
     Args:
         rows: of the record "hopper_steps" or "configurations".
-        product: "forward", "dA" or "dB"; K of the last is an average group's rows.
+        product: "forward", "dA" or "dB". For "dB", K is the average number of rows of a group.
     """
     found = []
     for row in rows.values():
@@ -81,23 +81,23 @@ def gradient_times(results: Mapping) -> dict[str, dict[str, float]]:
 
 
 def dense_tflops(results: Mapping) -> float:
-    """TFLOP/s of the fastest dense product of a record's rows, forward."""
+    """TFLOP/s of the fastest dense forward product in a record."""
     return max(row["rate"]["forward"].get("dense", 0.0) for row in results["rows"].values())
 
 
 def fastest_us(results: Mapping, row: str) -> float:
-    """Microseconds of the faster of our two kernels for a record's row, forward."""
+    """Microseconds of the faster of our two kernels for the forward product of a record's row."""
     times = results["rows"][row]["us"]["forward"]
     return min(times[kernel]["median_us"] for kernel in ("triton", "cute"))
 
 
 def shares_of_a_copy(results: Mapping, rows: int, *, clean: bool = False) -> dict[str, list[float]]:
-    """Kind of operands → the bandwidth of the faster of our two masked kernels over a copy's, a number for each shape.
+    """Kind of operands → the bandwidth of our faster masked kernel divided by that of a copy, for each shape.
 
     Args:
         results: the record "masked".
         rows: expected rows of a group; the record's other cells are left out.
-        clean: of the calls with a clean cache.
+        clean: take the calls with a clean cache.
     """
     found: dict[str, list[float]] = {}
     for cell in results["cells"].values():
@@ -117,11 +117,11 @@ def jagged_times(rows: Mapping) -> dict[str, dict[str, float]]:
 
 
 def ceiling(results: Mapping, row: str, of: str = "forward") -> float | None:
-    """The rate that a row could reach at best; that of "called" is that of "forward".
+    """The best rate that a row could reach. "called" has the same ceiling as "forward".
 
     Returns:
-        The rate of a dense GEMM of the same size in TFLOP/s where arithmetic bounds the row, of a copy in TB/s where
-        memory does; None where the dense GEMM was not measured.
+        If arithmetic bounds the row, the TFLOP/s of a dense GEMM of the same size, or None if that was not measured. If
+        memory bounds it, the TB/s of a copy.
     """
     entry = results["rows"][row]
     if entry["kind"] == "memory":
@@ -135,7 +135,7 @@ class Share(NamedTuple):
     """Shares of one row's time that add up to 1."""
 
     bound: str
-    """"arithmetic" or "memory": what takes longer."""
+    """"arithmetic" or "memory", whichever takes longer."""
     parts: dict[str, float]
     """Part → share, in the order in which they are drawn."""
 

@@ -1,4 +1,4 @@
-"""Timelines as lists of `Bar`: from the simulator, from the two kinds of record, and what they add up to."""
+"""Timelines as lists of `Bar`, made from the simulator or from two kinds of record, and their utilisation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Usage(NamedTuple):
 
 
 def simulated_bars(simulated: Timeline) -> list[Bar]:
-    """Turn what `course_kernels.schedule.simulate` returns into bars, one row per program."""
+    """Turn the timeline of `course_kernels.schedule.simulate` into bars, one row per program."""
     return [
         Bar(program, span.start, span.end, span.tile.problem)
         for program, line in enumerate(simulated.programs)
@@ -83,7 +83,7 @@ def launch_bars(recorded: Mapping) -> list[Bar]:
 
 
 def launch_panels(recorded: Mapping, names: Sequence[str]) -> dict[str, list[Bar]]:
-    """Bars of several entries of `launches.json`, with the SMs that the first problem of the first one used on top."""
+    """Bars of several entries of `launches.json`. The SMs of the first entry's first problem are the top rows."""
     used = {sm for problem, _, sm, *_ in recorded[names[0]]["tiles"] if problem == 0}
     every = {tile[2] for name in names for tile in recorded[name]["tiles"]}
     place = {sm: row for row, sm in enumerate(sorted(every, key=lambda sm: (sm not in used, sm)))}
