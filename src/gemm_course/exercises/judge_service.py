@@ -1,4 +1,4 @@
-"""The life of a `JudgeProcess`: it looks up examiners, and hands them to the judge."""
+"""The main loop of a `JudgeProcess`. It gives the judge the examiners of exercises."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gemm_course.judging.judge import Judge
 def serve(connection: Connection) -> None:
     """Check each `Task` that arrives, until the other end is closed."""
 
-    def end(*_) -> None:  # so that folders and processes are cleared away, and not only half: a second signal comes
+    def end(*_) -> None:  # ignore the second signal, so that the judge removes all its folders and processes
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.exit(0)
 

@@ -1,7 +1,7 @@
 """The manifest: every exercise, its order, title, notebook, function, points, hints, checks and limits.
 
-It is this folder: each exercise has a folder `eNN_name`, called like its notebook. `exercise.toml` describes it,
-`examine.py` draws inputs and judges results, and `run.py` runs an answer in a process of its own. Nothing else lists
+The manifest is this folder: each exercise has a folder `eNN_name`, named after its notebook. `exercise.toml` describes
+it, `examine.py` draws inputs and judges results, and `run.py` runs an answer in its own process. Nothing else lists
 exercises.
 """
 

@@ -1,4 +1,4 @@
-"""Sums over the packed tokens of groups: which tokens a wrong sum is over, and the mistake that gives these."""
+"""Finds the tokens that a wrong sum over a group contains, and the mistake that leads to this sum."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def group_sizes(rng: random.Random, block: int) -> list[int]:
 
 
 def part(rng: random.Random, block: int) -> int:
-    """Tokens in a partly filled block. With one short of a full one, a missing mask would read as far as `<=` does."""
+    """Tokens in a partly filled block: 3 or more are missing. With one missing, no mask would look like `<=`."""
     return rng.randint(3, block - 3)
 
 
 def most_telling_first(groups: Iterable[int], bounds: list[tuple[int, int]]) -> list[int]:
-    """Groups in the order in which their sums tell mistakes apart: not at token 0, and with many tokens."""
+    """Sort groups by how well their sums distinguish mistakes: first those not at token 0, and with many tokens."""
     return sorted(groups, key=lambda g: (bounds[g][0] > 0, bounds[g][1] - bounds[g][0]), reverse=True)
 
 
@@ -49,8 +49,8 @@ def explain_empty(result: Written, parts: Tensor, start: int, name: str, in_loop
     """The mistake in the result of an empty group at token `start`; "" if it is zero.
 
     Args:
-        parts: what each token adds, as for `range_of_sum`.
-        name: of the group, for the beginning of the sentence.
+        parts: the part that each token adds, as for `range_of_sum`.
+        name: the name of the group, with which the sentence begins.
         in_loop: whether other results were stored several times.
     """
     text = f"{name} is empty, and {result.name}"
@@ -78,7 +78,7 @@ def range_of_sum(got: Tensor, parts: Tensor) -> tuple[int, int] | None:
 
     Args:
         got: the result, of any shape.
-        parts: (tokens, *shape of got) float64, what each token adds.
+        parts: (tokens, *shape of got) float64, the part that each token adds.
     """
     flat, got = parts.flatten(1), got.flatten()
     sums = torch.cat([flat.new_zeros(1, flat.shape[1]), flat.cumsum(0)])
@@ -109,12 +109,12 @@ def explain_rounding(got: Tensor, blocks: list[Tensor]) -> str:
 
 
 def explain_range(found: tuple[int, int], bounds: list[tuple[int, int]], g: int, block: int) -> tuple[bool, str]:
-    """True if only the group's last block is wrong; and the range with a likely mistake in words.
+    """Return whether only the group's last block is wrong, and a sentence with the range and a likely mistake.
 
     Args:
         found: the range, from `range_of_sum`.
         bounds: (start, end) of every group; `g`, which has tokens, is the one with the wrong sum.
-        block: tokens of one turn of the loop.
+        block: tokens of one iteration of the loop.
     """
     (first, stop), (start, end) = found, bounds[g]
     if first == stop:

@@ -1,1 +1,1 @@
-"""The trusted side of a check: what an answer's process returned becomes a verdict, messages and pictures."""
+"""The trusted side of a check: it turns the results of an answer's process into a verdict, messages and pictures."""

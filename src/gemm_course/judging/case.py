@@ -50,8 +50,8 @@ class Written:
     """An output and its surroundings, after the run, computed from the bytes that came back.
 
     Attributes:
-        name: as the exercise called it.
-        values: (rows, columns), what it holds.
+        name: its name in the exercise.
+        values: (rows, columns), its elements.
         missing: bool, like `values`: the canary is still there, so nothing wrote it.
         outside: number of elements around it that changed.
         counts: how often each element was written, int32 like `values`; zeros on a GPU.
@@ -81,7 +81,7 @@ class Written:
         view(self._around).fill_(False)
 
     def around(self, reach: int) -> torch.Tensor:
-        """The writes around it, up to `reach` elements away: bool, (rows + 2 * reach, columns + 2 * reach).
+        """True where its surroundings were written, up to `reach` away: (rows + 2 * reach, columns + 2 * reach).
 
         Its own place in the middle is False. `reach` is less than `probes.MARGIN`; beyond that there are other rows.
         """
@@ -90,7 +90,7 @@ class Written:
         return torch.as_strided(self._around, [extent + 2 * reach for extent in shape], strides, start)
 
     def wrong_pitch(self) -> int | None:
-        """The elements between the stored rows of a whole output; None if they are its stride, or unclear."""
+        """The wrong row stride with which the output was stored; None if the stride is right, or unclear."""
         rows, cols = self.values.shape
         places = self._stored.nonzero()[:, 0] - self._first
         if rows < 2 or not len(places):
@@ -100,7 +100,7 @@ class Written:
         return pitch if pitch != self.values.stride(0) and torch.equal(places, should) else None
 
     def part(self, rows: slice, columns: slice, name: str) -> Written:
-        """Some of its rows and columns, such as a group's, under a name of their own; `outside` stays the whole's."""
+        """Some rows and columns, such as a group's, under a new name. `outside` stays that of the whole output."""
         found = copy.copy(self)
         found.name = name
         for each in ("values", "missing", "counts", "writers"):
@@ -112,7 +112,7 @@ class Examiner(Protocol):
     """The trusted half of an exercise: the module `examine` in its folder."""
 
     def draw(self, rng: random.Random) -> list[Case]:
-        """Inputs that tell right answers from wrong ones."""
+        """Draw inputs that distinguish right answers from wrong ones."""
 
     def examine(self, case: Case, ran: Ran) -> Iterable[Finding]:
         """The findings on one input's results; none if they are right."""

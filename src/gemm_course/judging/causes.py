@@ -107,7 +107,7 @@ class Observed(Cause):
 
 
 class WrongStride(Cause):
-    """Pointers whose rows are another number of elements apart than those of the matrix."""
+    """Pointers whose row stride differs from the stride of the matrix."""
 
     matrix: str | None
     pointers: int
@@ -115,7 +115,7 @@ class WrongStride(Cause):
 
 
 class UnwrittenTile(Cause):
-    """The first tile of a matrix that was not, or not all, written."""
+    """The first tile of a matrix that was not written, or only in part."""
 
     matrix: str
     tile: Place
@@ -145,7 +145,7 @@ class ChangedAround(Cause):
 
 
 class NotStored(Cause):
-    """An output that changed otherwise than by a kernel's store."""
+    """An output that changed without a store by a kernel."""
 
     matrix: str
 
@@ -209,7 +209,7 @@ class NotCompiled(Cause):
 
 
 class CompilesToOther(Cause):
-    """A name that means something else where the answer is compiled than where it ran."""
+    """A name that has another definition in the compiled answer than in the answer that ran."""
 
     name: str
 
@@ -240,7 +240,7 @@ class NotStarted(Cause):
 
 
 class Hole(Cause):
-    """Something still has to be written."""
+    """The answer still has its hole: the learner has not written it."""
 
     text: str
 
@@ -250,7 +250,7 @@ Causes: TypeAlias = Cause | str | Sequence["Causes"] | None
 
 
 def causes_of(given: Causes) -> tuple[Cause, ...]:
-    """The causes in what an examiner gives, in order."""
+    """The causes that an examiner gives, as a flat tuple in their order."""
     if given is None or given == "":
         return ()
     if isinstance(given, str):

@@ -35,7 +35,7 @@ def tiles(written: Written, want: torch.Tensor, block: Sequence[int], right=None
 
 
 def right_as_written(written: Written, want: torch.Tensor, block: Sequence[int]) -> int:
-    """Count the tiles that are right as far as they were written, among those written at all. Arguments as `tiles`.
+    """Count the written tiles whose written elements are all right. Arguments as for `tiles`.
 
     Unlike the number of right elements it does not depend on chance: no wrong tile is right in all of them.
     """
@@ -65,7 +65,7 @@ def wrong_stride(ran: Ran) -> WrongStride | None:
 
 
 def roundings(values: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Values rounded to a type, as float64. To bfloat16 also cut off, as Triton's interpreter does it."""
+    """Round values to a type, as float64. For bfloat16 also truncate them, as Triton's interpreter does."""
     found = [values.to(dtype).double()]
     if dtype == torch.bfloat16:
         found.append((values.float().view(torch.int32) & ~0xFFFF).view(torch.float32).double())

@@ -1,25 +1,25 @@
-"""Checks one answer: draws inputs, has another process run the answer on them, compares what comes back as bytes.
+"""Checks one answer: draws inputs, has another process run the answer on them, and compares the returned bytes.
 
 This process never runs an answer, and parses none. It computes its report itself, from inputs that it drew itself. The
 process that runs an answer (see `worker`) holds no expected value and nothing of ours that could compute one, and our
 files are closed to it. Assume that an answer runs any code there. It can still earn this, property by property:
 
-- Numbers that come back (products, sums, logs of tiles, tables, keys, schedules, walks): what the right ones for these
-  inputs earn, however they were computed: by torch, say, in place of a kernel. Knowing a seed or a checker, counting
-  calls or forging messages earns nothing. The form of outputs and the addresses of matrices are those from before the
-  answer was loaded.
-- PTX that comes back (10): this process follows its arithmetic on sums that it keeps to itself, without executing any
-  of it. Forged PTX that computes the same earns the same.
-- What the probes see in that process (reads and writes outside of a matrix, loads without a value, how often and by
+- Returned numbers (products, sums, logs of tiles, tables, keys, schedules, walks): right numbers for these inputs earn
+  their points, however they were computed: perhaps by torch in place of a kernel. Knowing a seed or a checker, counting
+  calls or forging messages earns nothing. The form of outputs and the addresses of matrices are noted before the answer
+  is loaded.
+- Returned PTX (10): this process follows its arithmetic on sums that it keeps to itself, without executing any of it.
+  Forged PTX that computes the same earns the same.
+- Observations of the probes in that process (accesses outside of a matrix, loads without a value, how often and by
   which program an element was stored, pointers beside descriptors, host syncs): the points of these properties. They
   are in the memory of the code that they watch, as are the canaries around an output, so it can hide what it did, and
   claim that a kernel stored what torch computed.
-- What is looked at there after the call (04b: whether a table is on the GPU and contiguous, and whether a matrix still
-  has its strides; 05: whether the caller's list is as it was; 09 and 12b: whether an operand is; 07: whether a key can
-  be one): the points of that property.
+- Properties that are examined there after the call (04b: whether a table is on the GPU and contiguous, and whether a
+  matrix still has its strides; 05: whether the caller's list is unchanged; 09 and 12b: whether an operand is; 07:
+  whether a key is valid): the points of that property.
 - Products of 04b, where the library's kernel reads the tables in that process: nothing, unless all tables are right.
   The tables hold attributes of the matrices, and code that reads these there has the right tables.
-- "compiles": its points. Another process says it, of the same source, without inputs. It has to define the same there.
+- "compiles": its points. Another process compiles the same source, without inputs. It has to define the same there.
 - On a GPU: nothing. There are no probes, but what runs there has run in the interpreter, whose verdict counts first.
 
 All but the first need code that gets past the static check, and none is worth points alone: where no number is right,
@@ -274,9 +274,9 @@ def _limited(exercise: Exercise, mode: str) -> Exercise:
 
 
 def _note_outcome(mode: str, examiner: Examiner, cases: list[Case], outcome: Outcome, verdict: Verdict) -> None:
-    """Note what came back from running an answer. A check holds if all its inputs ran and none led to a finding.
+    """Note the outcome of running an answer. A check holds if all its inputs ran and none led to a finding.
 
-    No check is decided before. In mode "run" the interpreter's probes say which program stored an output.
+    All checks must be undecided. In mode "run" the interpreter's probes record which program stored an output.
     """
     exercise = _limited(verdict.exercise, mode)
     examined: set[int] = set()
@@ -322,7 +322,7 @@ def _note_compiled(verdict: Verdict, outcome: Outcome, defined: dict[str, str], 
 def _examine(
     examiner: Examiner, case: Case, message: Reply, layouts: list[Layout], verdict: Verdict, probed: bool
 ) -> bool:
-    """Note what is wrong with one input's outcome; returns whether there was anything to examine.
+    """Note the mistakes in one input's outcome. Returns whether there was anything to examine.
 
     `probed`: whether the interpreter's probes say which program stored an output.
     """

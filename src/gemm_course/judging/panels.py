@@ -1,4 +1,4 @@
-"""Pictures of what is wrong, as data: tiles, or the entries of a list, in three states. `picture` draws them."""
+"""Pictures of mistakes, as data: tiles, or the entries of a list, in three states. `picture` draws them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RIGHT, WRONG, MISSING = range(3)  # states of a tile, the three colours of the p
 def tile_states(written: Written, want: torch.Tensor, block: Sequence[int], right=None) -> list[list[int]]:
     """RIGHT, WRONG or MISSING for each tile of `block` (rows, columns); MISSING if any element was never written.
 
-    `right` is bool like `want`, where the matrix is right; by default where it equals `want`.
+    `right` (bool, like `want`) marks the right elements; by default those equal to `want`.
     """
     right = (written.values.double() == want.double()) if right is None else right
 
@@ -44,7 +44,7 @@ def panel(
 
 
 def _rectangles(places: torch.Tensor, first: int) -> list[list[int]]:
-    """Rectangles [row, column, rows, columns] that cover what is True; the first row and column have number `first`."""
+    """Rectangles [row, column, rows, columns] that cover all True places. Rows and columns count from `first`."""
     found, open_ones = [], {}
     for row, line in enumerate(places.tolist(), first):
         edges = [at for at, (before, after) in enumerate(pairwise([False, *line, False]), first) if before != after]

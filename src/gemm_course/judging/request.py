@@ -24,7 +24,7 @@ KEPT_PRINTED = 4000
 
 @dataclass
 class Outcome:
-    """The remains of one process."""
+    """The replies, the output and the end of one process."""
 
     messages: list[Reply] = field(default_factory=list)  # its replies after the first
     status: int | None = None  # exit status, as `subprocess` gives it
@@ -43,10 +43,10 @@ class Outcome:
 
     @property
     def how_it_ended(self) -> str:
-        """The reason for a missing result, a word.
+        """One word for the reason of a missing result.
 
-        The process "printed" too much, sent something "malformed", or nothing before it was "done"; it had too many
-        "threads" or too large "files", was "endless", or has an exit "status" of its own.
+        The process "printed" too much, sent something "malformed", or was "done" without a result. Or it started too
+        many "threads", wrote too large "files", was "endless", or ended by itself with an exit "status".
         """
         facts = {
             "printed": self.printed_too_much, "malformed": self.malformed,

@@ -67,10 +67,10 @@ class Result:
         return f"<exercise {self.exercise}: {self.status}, {self.points} of {self.max_points} points>"
 
     def _ipython_display_(self) -> None:
-        """At the end of a cell, nothing: `check` has printed it."""
+        """Show nothing at the end of a cell: `check` has printed the result."""
 
     def as_dict(self) -> dict:
-        """For JSON; `from_dict` is the way back."""
+        """The result as a dict for JSON. `from_dict` reverses this."""
         return asdict(self)
 
     @classmethod
@@ -79,7 +79,7 @@ class Result:
         return msgspec.convert(data, cls)
 
     def text(self) -> str:
-        """For a terminal or a notebook: after a pass always the same text, whatever inputs were drawn."""
+        """The text for a terminal or a notebook. After a pass it does not depend on the drawn inputs."""
         return "\n".join(text for _, text in self.lines())
 
     def lines(self) -> Iterator[tuple[str, str]]:

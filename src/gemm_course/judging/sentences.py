@@ -290,7 +290,7 @@ class Writer:
         self._shown: set[Line] = set()
 
     def write(self, found: Sequence[Cause]) -> tuple[str, str]:
-        """A message, and what is shown of it below the earlier ones: what explains several checks is shown once."""
+        """A message, and its part that no earlier message has shown: an explanation of several checks is shown once."""
         lines = list(self._quoted([*self._mask_problem(found), *(line for each in found for line in lines_of(each))]))
         new = [line for line in lines if line not in self._shown]
         self._shown.update(lines)
@@ -309,7 +309,7 @@ class Writer:
         return next((lines_of(each) for each in fits if each.side in (None, event.side)), [])
 
     def _quoted(self, lines: list[Line]) -> Iterator[Line]:
-        """Lines of a message, and below each the line of the answer that it is about, unless the message has it."""
+        """Put below each line of a message the line of the answer that it is about, unless the message quotes it."""
         lines = [part for line in lines for part in _split(line)]
         message, done = "\n".join(line.text for line in lines), set()
         for line in lines:
@@ -321,7 +321,7 @@ class Writer:
 
 
 def _split(line: Line) -> list[Line]:
-    """A text of several lines: it begins with what it is about, and its end leads to the next line."""
+    """Split a text of several lines. The first keeps the line that it is about; the last leads to the next line."""
     *texts, last = printable(line.text).split("\n")
     found = [*map(Line, texts), Line(last, leads=line.leads)]
     return [Line(found[0].text, line.about, found[0].leads), *found[1:]]

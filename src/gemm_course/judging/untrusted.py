@@ -58,7 +58,7 @@ class Reply(Struct):
 
     @property
     def is_result(self) -> bool:
-        """True if it has an input's outcome that is no error."""
+        """True if it has an input's outcome, and that is not an error."""
         return self.case is not None and self.error is None
 
 
@@ -102,7 +102,7 @@ def parse_watched(data, layout: Layout) -> tuple[dict[str, Written], list[Event]
 
 
 def changed_without_store(written: Written) -> bool:
-    """True if an output changed otherwise than by a kernel's store; only the interpreter's probes can tell."""
+    """True if an output changed without a kernel's store. Only the interpreter's probes record stores."""
     return bool((~written.missing & (written.counts == 0)).any())
 
 
@@ -113,8 +113,8 @@ def printable(text: str) -> str:
 
 
 def bytes_in(folder: str) -> float:
-    """The size of a folder's content in bytes. Infinite beyond `MAX_FILES`, and for folders too deep or closed:
-    no compiler makes such.
+    """The size of a folder's content in bytes. It is infinite with more than `MAX_FILES` files, or with a folder that
+    is too deep or cannot be read: no compiler makes these.
     """
     total, count, folders = 0, 0, [folder]
     while folders:

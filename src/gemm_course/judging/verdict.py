@@ -20,7 +20,7 @@ class Held:
     causes: tuple[Cause, ...] = ()
 
     def fail(self, *causes: Causes) -> None:
-        """Note why the check does not hold."""
+        """Mark the check as failed, for these causes."""
         self.status, self.causes = "fail", causes_of(causes)
 
 
@@ -39,11 +39,11 @@ class Verdict:
         self.checks = self.checks or {check.name: Held() for check in self.exercise.checks}
 
     def stop(self, *causes: Causes) -> None:
-        """Note what stopped the check as a whole, unless something has before."""
+        """Note the causes that stopped the check as a whole, unless some are already noted."""
         self.stopped = self.stopped or causes_of(causes)
 
     def show(self, panels: Sequence[dict]) -> None:
-        """Keep the picture of a failure, unless there is one."""
+        """Keep the picture of a failure, unless one is already kept."""
         self.panels = self.panels or list(panels)
 
     @property
@@ -57,7 +57,7 @@ class Verdict:
         return all(held.status == "pass" for held in self.checks.values())
 
     def pass_the_others(self, not_run: set[str]) -> None:
-        """A check holds if all of its inputs ran and none broke it. The compiler's is another matter."""
+        """Pass each undecided check whose inputs all ran, except "compiles", which another process decides."""
         for name, held in self.checks.items():
             if held.status == "skip" and name not in not_run and name != COMPILES:
                 held.status = "pass"

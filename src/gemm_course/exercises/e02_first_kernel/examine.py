@@ -80,7 +80,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
 
 def _close(got, want, relative: float = TOLERANCE, absolute: float = TINY) -> torch.Tensor:
-    """The places at which two matrices agree, as bool; never at infinity or NaN."""
+    """True where two matrices agree; never at infinity or NaN."""
     return want.isfinite() & ((got - want).abs() <= relative * want.abs() + absolute)
 
 
@@ -153,7 +153,7 @@ def _likely(x, block) -> Iterator[tuple[torch.Tensor, str]]:
 
 
 def _overflow(x, got, written, height: int) -> str:
-    """The mistake behind wrong rows of large numbers; empty if numbers are small, or something else is wrong, too.
+    """The mistake that makes rows of large numbers wrong; "" if no row over- or underflows, or another mistake shows.
 
     `height`: rows of a block.
     """

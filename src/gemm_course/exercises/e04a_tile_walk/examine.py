@@ -266,7 +266,7 @@ def _about_walk(walk: _Walk | None, grids, logs, want) -> Iterator[tuple[str, Ca
 
 
 def _about_count(grids, logs, want) -> str | None:
-    """A tile that does not exist, is not computed, or more than once; None without one."""
+    """The first tile that does not exist, is never computed, or is computed several times; None if there is none."""
     for program, line in enumerate(logs):
         if outside := next((tile for tile in line if _outside(tile, grids)), None):
             text, g = f"program {program} computes {_tile(outside)}", outside[0]
@@ -287,7 +287,7 @@ def _about_count(grids, logs, want) -> str | None:
 
 
 def _about_order(logs, want) -> tuple[str, Causes] | None:
-    """(check, cause) if only the order of each problem's tiles is wrong, or who computes them; else None."""
+    """(check, cause) if only the order of each problem's tiles is wrong, or their programs; else None."""
     found = about_turns(logs, want, lambda tile: tile[0], "problem", "program")
     if found is None:
         return None
@@ -297,7 +297,7 @@ def _about_order(logs, want) -> tuple[str, Causes] | None:
 
 
 def _about_step(walk: _Walk, logs, want) -> Words:
-    """A step that is not the number of programs."""
+    """The cause for a step that differs from the number of programs."""
     program = next(p for p, (line, should) in enumerate(zip(logs, want)) if len(line) != len(should))
     does, turns = (_numbers(program, step, len(line[program]))
                    for step, line in ((walk.step, logs), (len(logs), want)))  # fmt: skip

@@ -281,7 +281,7 @@ def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]
 
 
 def _like(name: str, costs: list[int], programs: int, schedule: list[list[int]]) -> bool:
-    """True if a schedule is that of a rule in `_OTHERS`, but for programs' order and that of tiles of equal cost."""
+    """True if a rule in `_OTHERS` gives this schedule, up to the order of programs and of tiles of equal cost."""
     costs_of = sorted(costs, reverse=True) if name == "places" else costs
     has, rule = (
         Counter(tuple(sorted(costs_of[tile] for tile in line)) for line in lines)

@@ -119,7 +119,7 @@ def _past_k(ran: Ran, depth: int) -> Words | None:
 
 
 def _not_judged(case: Case, some: bool) -> Iterator[Finding]:
-    """The checks "transposed" and "depth" where nothing of C is right."""
+    """Findings that the checks "transposed" and "depth" are not judged, because nothing of C is right."""
     unknown = [each for each in ("transposed", "depth") if each in case.checks and not some]
     yield from (Finding(each, NOT_JUDGED) for each in unknown)
 
@@ -152,7 +152,7 @@ def _reached(bounds: list, groups: list[int], past: bool) -> dict[int, int]:
 
 
 def _past_the_end(c: Written, bounds: list, groups: list[int]) -> str | None:
-    """The first written row of no computed group, and the tile that wrote it."""
+    """The first written row that belongs to no computed group, and the tile that wrote it."""
     owned = {row for g in groups for row in range(*bounds[g])}
     row = next((row for row in range(len(c.values)) if row not in owned and not c.missing[row].all()), None)
     if row is None:

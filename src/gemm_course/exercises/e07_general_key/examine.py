@@ -24,9 +24,9 @@ NEVER_FOUND = "not judged: a batch with one row more has another key, so it neve
 def draw(rng: random.Random) -> list[Case]:
     """Batches around powers of two and between them; doubled rows; other layers; other types; hardly any rows.
 
-    With these numbers of groups a total is near an edge where the average is not. One of two centres is at an edge of
-    keys that are as coarse as a factor of four. Each case has batches that must share a key, and batches that must not,
-    in a drawn order and some of them twice: so neither a key for each question nor one for all is worth anything.
+    The numbers of groups are chosen so that a total is near an edge while the average is not. One of two centres is at
+    an edge of keys as coarse as a factor of four. Each case has batches that must share a key and batches that must
+    not, in random order and some of them twice. So a new key per call earns nothing, nor does one key for all.
     """
     N, K = rng.choice([(4096, 1024), (1024, 4096), (2048, 7168), (7168, 2048)])
 

@@ -58,7 +58,7 @@ def draw(rng: random.Random) -> list[Case]:
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
-    """As `_compared`. If a known mistake gives this C, it is named in place of what single columns suggest."""
+    """The findings of `_compared`. If a known mistake gives this C, it replaces the guesses from single columns."""
     found = list(_compared(case, ran))
     why = (_about_stores(ran) or _known(case, ran.outputs["C"])) if found else ""
     for finding, guess in found:
@@ -74,7 +74,7 @@ def _says(finding: Finding, why: Cause | str) -> bool:
 
 
 def _about_stores(ran: Ran) -> Cause | None:
-    """A mistake of all stores alike, as the probes saw them; None without one."""
+    """A mistake that all stores share, as the probes saw them; None if there is none."""
     for event in ran.events:
         if event.kind == "atomic":
             return Observed(event, ", which combines a number with what C holds: tl.store replaces it")
@@ -166,9 +166,9 @@ def _room(case: Case) -> int:
 
 
 def _compared(case: Case, ran: Ran) -> Iterator[tuple[Finding, Causes]]:
-    """First stores outside of the computed groups; then these groups, full and partial tiles separately.
+    """Find stores outside of the computed groups; then compare these groups, full and partial tiles separately.
 
-    Each finding with its cause as its columns suggest it, for a mistake that is not known.
+    Each finding has a guess at its cause from its columns, for use if no known mistake fits.
     """
     c, groups = ran.outputs["C"], sorted(case.inputs["groups"])
     bounds = bounds_of(case.inputs["ends"])
@@ -218,7 +218,7 @@ def _pieces(values, step: int) -> set[tuple[float, ...]]:
 
 
 def _rounded(c: Written, exact, mine) -> str | None:
-    """A message if what was written of the computed groups is right but for its rounding."""
+    """A message if the written elements of the computed groups are right except for their rounding."""
     for dtype in (torch.float16, torch.bfloat16):
         if dtype == c.values.dtype:
             continue
@@ -251,8 +251,8 @@ def _writer(case: Case, program: int) -> tuple[int, str]:
 
 
 def _damaged(case: Case, ran: Ran, bounds: list, token: int) -> tuple[str, str]:
-    """A written column outside of the computed groups: its owner and the tile that wrote it; and the same with a likely
-    mistake, or ""."""
+    """The owner of a written column outside of the computed groups, and the tile that wrote it. Then the same text with
+    a likely mistake, or ""."""
     c, groups = ran.outputs["C"], case.inputs["groups"]
     owner = next((g for g, (start, end) in enumerate(bounds) if start <= token < end), None)
     program = int(c.writers[:, token].max())
@@ -286,7 +286,7 @@ def _past_c(ran: Ran) -> bool:
 
 
 def _wrong(case: Case, c: Written, want, g: int, bounds: tuple[int, int], columns: range) -> tuple[Causes, Causes]:
-    """The wrong elements of a group's full tiles, or of its last one; and the same with a likely mistake, or ""."""
+    """The wrong elements of a group's full tiles, or of its last tile. Then the same with a likely mistake, or ""."""
     first, stop, (start, end) = columns.start, columns.stop, bounds
     part = c.part(slice(None), slice(first, stop), f"group {g}")
     text = f"columns {first} to {stop - 1} of C, of group {g}, were never written"

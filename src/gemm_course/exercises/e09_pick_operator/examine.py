@@ -86,7 +86,7 @@ def _problem(rng: random.Random, family, wanted, later, also, whole: bool = Fals
 
 
 def _tells_apart(found, sizes, columns, wanted, later, also, whole: bool) -> bool:
-    """True if operators, sizes and columns are as `_problem` wants them. Few are, so quick questions come first."""
+    """True if operators, sizes and columns suit `_problem`. Few do, so the quick tests come first."""
     scores = [score(each, sizes, columns) for each in found]
     right = [each for each, its in zip(found, scores) if its == min(scores)]
     least = [area for area, _ in scores if area == min(scores)[0]]
@@ -113,7 +113,7 @@ def _case(
 ) -> Case:
     """A product, the operators that fit it, and three each for another GPU and for another dtype.
 
-    `better`: whether of both there is one that would be better, or none even as good; None: by chance.
+    `better`: True if both others must have a better operator, False if none as good; None: no condition.
     """
     rule = fitting[0]
     name = dtype or str(rule.dtype).removeprefix("torch.")

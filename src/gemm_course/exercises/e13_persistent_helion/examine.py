@@ -347,13 +347,13 @@ def _explain(case: Case, groups, got, want, panels) -> Iterator[Finding]:
 
 
 def _about_order(got, want) -> tuple[str, Words]:
-    """(check, cause) where every tile is computed once, and not in its turn."""
+    """(check, cause) if every tile is computed once, but not in its turn."""
     text, found = _difference(got, want), about_turns(got, want, lambda tile: tile[1], "group", "worker")
     return (found[0], Words(text, because=found[1])) if found else ("turn", Words(text))
 
 
 def _difference(got, want) -> str:
-    """The first tile out of turn."""
+    """The first tile that is computed out of turn, as a sentence."""
     for worker, (line, should) in enumerate(zip(got, want)):
         if line == should:
             continue
