@@ -1,4 +1,4 @@
-"""The notebooks in what somebody hands in, a folder or a zip file: read, never unpacked onto the disk, never run.
+"""Reads the notebooks in a hand-in, which is a folder or a zip file. Never unpacks them to the disk or runs them.
 
 A stranger may hand in any file. A file that is dangerous or costly to read is refused with a reason, and other students
 are not affected.
@@ -38,11 +38,11 @@ _MB = 1 << 20
 class File(NamedTuple):
     """A file that was handed in, or the reason why it was not read."""
 
-    where: str  # path in what was handed in
+    where: str  # path in the hand-in
     data: bytes = b""  # empty if it was refused
     refused: str = ""  # the reason; empty otherwise
     modified: float = 0.0  # in seconds since 1970; 0 if that is not known
-    name_only: bool = False  # neither a notebook nor an archive: only its name is looked at
+    name_only: bool = False  # neither a notebook nor an archive: only its name counts
 
 
 class Refused(Exception):

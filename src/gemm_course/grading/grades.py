@@ -113,7 +113,7 @@ def _best_grade(submission: Submission, exercise: Exercise, seed: int, results: 
 def _note(submission: Submission, exercise: Exercise, grades: list[Grade], best: int) -> str:
     """A note on the version that counts, and on files that could not be graded and might have earned more."""
     notes, versions = [], submission.answers[exercise.name]
-    if len(versions) > 1 and grades[best].status != REFUSED:  # the message of that names it
+    if len(versions) > 1 and grades[best].status != REFUSED:  # its message names the version
         notes.append(f"the best of {len(versions)} versions: {printable(versions[best].where, _MAX_PLACE)}")
     if skipped := submission.skipped.get(exercise.name, 0):
         notes.append(f"{skipped} more were not checked")
@@ -150,10 +150,10 @@ def _on_one_line(text: str) -> str:
 
 
 def unanswered(submissions: Sequence[Submission], grades: Iterable[Grade]) -> list[Exercise]:
-    """The exercises to which nobody handed in an answer, as far as files tell: nothing, or the hole as handed out.
+    """The exercises that nobody answered: all files have nothing for them, or the hole as handed out.
 
-    A submission's `notes` are on refused files. They may hold answers to any of these exercises. If all
-    files were refused, no exercise is in the list.
+    A submission's `notes` are about refused files, which may hold answers to any of these exercises. If all files were
+    refused, the list is empty.
     """
     answers = {each.student: each.answers for each in submissions}
     answered: dict[Exercise, set[bool]] = {}

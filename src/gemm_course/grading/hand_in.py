@@ -1,7 +1,7 @@
 """The work of one student: files, notebooks and cells, sorted by exercise. No cell is executed.
 
-Strangers wrote it, and for every parser there is an input that takes for ever or all memory. So this runs in a process
-of its own, see `reader`, and long text is refused before it is parsed.
+Strangers wrote these files, and every parser has inputs that take endless time or all memory. So this runs in its own
+process (see `reader`), and refuses long text before parsing it.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ def _open(file: File, exercises: Sequence[Exercise]) -> _Notebook:
 
 
 def _by_exercise(notebooks: Sequence[_Notebook]) -> dict[str, _Ranked]:
-    """The answers in an entry: of notebooks with an exercise's name, else of cells that define its function.
+    """The answers in an entry: from notebooks with an exercise's name, else from cells that define its function.
 
-    A file of another kind with an exercise's name counts if there is neither.
+    A file of another kind with an exercise's name counts only if both are missing.
     """
     kinds: list[dict[str, _Ranked]] = [{}, {}, {}]
     for each in notebooks:
@@ -110,7 +110,7 @@ def _by_exercise(notebooks: Sequence[_Notebook]) -> dict[str, _Ranked]:
 
 
 def _hand_ins(notebooks: Sequence[_Notebook], path: Path, exercises: Sequence[Exercise]) -> list[str]:
-    """The names of several hand-ins in one entry, as in a folder a level too high; none if it is one student's.
+    """The names of hand-ins if an entry holds several, as a folder one level too high does; else an empty list.
 
     Answers to one exercise in folders or archives side by side are several hand-ins. Files side by side and folders
     inside each other hold versions. Two students that a learning platform names are always several.
@@ -133,7 +133,7 @@ def _hand_ins(notebooks: Sequence[_Notebook], path: Path, exercises: Sequence[Ex
     for folders in places.values():
         deepest = max(folders, key=len)
         if beside := [folder for folder in folders if folder != deepest[: len(folder)]]:
-            steps = zip(deepest, *beside)  # from the top; the first that differs tells them apart
+            steps = zip(deepest, *beside)  # from the top; the first level that differs has their names
             names.update(next(step for step in map(set, steps) if len(step) > 1))
     return sorted(names)
 

@@ -31,7 +31,7 @@ _COPY = re.compile(r"(\(\d{1,9}\)|(?<![^\W_])copy ?\d{0,9})$", re.IGNORECASE)
 class Answer:
     """One version of an answer."""
 
-    where: str  # its notebook's path in what was handed in, and the cell where several may be the answer
+    where: str  # its notebook's path in the hand-in, and the cell if several may be the answer
     source: str = ""  # of the cell that holds it; empty where it was refused
     refused: str = ""  # why; empty otherwise
     hole: bool = False  # whether something in it still has to be written

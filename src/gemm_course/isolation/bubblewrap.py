@@ -1,9 +1,9 @@
 """A second wall around the processes that run answers: Bubblewrap, if it is installed and the system allows it.
 
-With Landlock and seccomp the kernel refuses calls. In a namespace the process has nothing to call for: no home and no
+With Landlock and seccomp the kernel refuses calls. A namespace shows the process nothing to ask for: no home and no
 other user's file, no process but its own, no network. An answer that passes one wall still meets the other.
 
-With a GPU it is left out: nobody has tried which files and calls a driver needs inside.
+With a GPU it is not used: nobody has tested which files and calls a driver needs inside.
 """
 
 from __future__ import annotations

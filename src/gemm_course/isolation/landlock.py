@@ -88,7 +88,7 @@ def limit(memory_mb: int, seconds: float, file_mb: int = 0) -> None:
     used = int(status["VmData"].split()[0]) << 10
     for kind, value, more in (
         (resource.RLIMIT_DATA, used + (memory_mb << 20), 0),
-        # First a signal that says so, then one that cannot be ignored. Half a second is for the worker's own alarm.
+        # First SIGXCPU, a second later SIGKILL, which cannot be ignored. Half a second is for the worker's own alarm.
         (resource.RLIMIT_CPU, math.ceil(sum(os.times()[:2]) + seconds + 0.5), 1),
         (resource.RLIMIT_FSIZE, file_mb << 20, 0),
         (resource.RLIMIT_NOFILE, MAX_OPEN, 0),
@@ -138,12 +138,12 @@ def places() -> list[str]:
 
 @functools.cache
 def _readable() -> tuple[tuple[str, int], ...]:
-    """(place, right) of all that an answer's process may read on any machine. The places exist as long as we run."""
+    """(place, right) for each place that an answer's process may read on any machine. They exist while we run."""
     return tuple(rule for place in dict.fromkeys((*_SYSTEM, *_installed())) for rule in _around_hidden(place))
 
 
 def _around_hidden(place: str) -> Iterator[tuple[str, int]]:
-    """Rules to read a place but for our code; if that is in it, all else in it, part by part."""
+    """Rules to read a place without our code. If our code is inside, there is a rule for each other part."""
     real = os.path.realpath(place)
     inside = [each for each in _HIDDEN if each.startswith(f"{real}/")]
     if not inside:
@@ -174,7 +174,7 @@ def confine(
         writable: a folder in which it may do everything, but make devices and sockets.
         programs: whether it may start other programs, as a compiler does.
         gpu: whether it needs a GPU. Call it before CUDA starts: the rules hold for threads started after it.
-        without: those of `LAYERS` to leave out.
+        without: the `LAYERS` to leave out.
     """
     if FILES not in without:
         _landlock(readable, writable, gpu)

@@ -225,7 +225,7 @@ def forbid(processes: bool = False, driver: bool = False) -> bool:
     """Forbid this process, for good, all calls that an answer does not need. Returns whether the kernel agreed.
 
     It makes no socket. A GPU's driver makes one, for other CUDA programs to find, and fails if it cannot name it and
-    listen. So with a GPU that much is allowed for local sockets of the driver's kind (SOCK_SEQPACKET). They cannot
+    listen. So with a GPU these calls are allowed for local sockets of the driver's kind (SOCK_SEQPACKET). They cannot
     connect or be connected to, and no message can be sent to a name.
 
     Args:

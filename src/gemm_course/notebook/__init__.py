@@ -1,1 +1,1 @@
-"""In a notebook: `check`, `hint` and `solution`; and the notebooks themselves: where they are, copies, cells, stubs."""
+"""The functions `check`, `hint` and `solution` for notebooks; and the notebooks' places, copies, cells and stubs."""

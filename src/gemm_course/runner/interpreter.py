@@ -10,7 +10,7 @@ import dataclasses
 
 
 def prepare_once() -> None:
-    """From now on, calls of device functions find the language as their kernel's launch has prepared it.
+    """Prepare the language once per launch, and not again at each call of a device function.
 
     A launch replaces every function of `triton.language` by one that computes, and puts the originals back when it
     ends. Each call of a device function in between goes through all of them once more, and finds nothing to replace;

@@ -1,10 +1,10 @@
-"""Wrong masks of an answer's loads and stores, as far as its source shows them."""
+"""Finds wrong masks of an answer's loads and stores in its source."""
 
 from __future__ import annotations
 
 import ast
 
-_MOST = 50  # accesses that are looked at
+_MOST = 50  # accesses that are examined
 _PLACES = {"load": 1, "store": 2}  # of the mask among the arguments
 _WORDS = {ast.And: "and", ast.Or: "or"}
 # Functions whose result has the shape of their arguments, broadcast.

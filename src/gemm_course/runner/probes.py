@@ -150,7 +150,7 @@ class Watch:
         return any(each.low <= low and high <= each.high for each in self._regions)
 
     def through_descriptors(self, *names: str) -> None:
-        """Record every access to these matrices that is a pointer's and not a descriptor's, as a "pointer" event."""
+        """Record as a "pointer" event every access to these matrices by pointers in place of a descriptor."""
         self._by_descriptor.update(names)
 
     # ---- the interpreter

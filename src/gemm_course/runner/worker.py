@@ -258,7 +258,7 @@ def _read_and_load(runs: ModuleType, request: dict, results: int) -> ModuleType 
 
 
 def definitions(answer: ModuleType) -> dict[str, str]:
-    """The definitions of a cell: lines of functions, plain values. Compiled and interpreted, it should be the same."""
+    """The definitions of a cell: lines of functions, plain values. Compiled and interpreted answers must agree."""
     found = {}
     for name, value in list(vars(answer).items())[:200]:
         inner = getattr(value, "fn", value)
@@ -271,7 +271,7 @@ def definitions(answer: ModuleType) -> dict[str, str]:
 
 
 def _confine(mode: str, request: dict) -> str:
-    """Leave this process what an answer may use. Returns why a GPU cannot be used from inside; empty where it can."""
+    """Confine this process to what an answer may use. Returns the reason if a GPU cannot be used inside; else ""."""
     without = request.get("without", ())
     readable = [os.path.dirname(request["path"])]
     landlock.die_with_parent()
