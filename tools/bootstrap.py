@@ -43,12 +43,12 @@ INSTALL = [str(VENV / "bin" / "uv"), "pip", "install", "--python", str(PYTHON)]
 # Settings of pip and the variables in which uv reads the same: it does not read pip's own.
 PIPS = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS",
         "trusted-host": "UV_INSECURE_HOST", "proxy": "ALL_PROXY", "cert": "SSL_CERT_FILE"}  # fmt: skip
-# Parts of what pip and uv print where no index answers.
+# Parts of the output of pip and uv if no index answers.
 SILENCE = r"(?:NewConnection|Proxy|SSL)Error|(?:Connect|Read)Timeout|error sending request|dns error|Connection refused"
 
 
 class Failed(Exception):
-    """A step that did not work; the message says what to do. `whole`: nothing in `.venv` is half installed."""
+    """A step that did not work; the message says what to do. `whole`: `.venv` holds no partial installation."""
 
     def __init__(self, message: str, whole: bool = False):
         super().__init__(message)
@@ -113,7 +113,7 @@ def run(title: str, command: list[str]) -> str:
 
 
 def failure(title: str, code: int, output: str) -> Failed:
-    """The cause of a step's end in a few lines."""
+    """The exception for a failed step, with the cause in a few lines."""
     details = f"All of it is in {LOG}."
     if code < 0:
         killed = f"{title} was ended by {signal.Signals(-code).name}."
@@ -126,7 +126,7 @@ def failure(title: str, code: int, output: str) -> Failed:
             f"or with a mirror of your own, set it for pip. When it answers, run the same command again. {details}",
             whole=True,
         )
-    # From the first error on: what follows it is its cause.
+    # Show the output from the first error on: its cause follows it.
     first = next((i for i, line in enumerate(lines) if re.match(r"\s*(ERROR|error|×)", line)), -15)
     errors = ["  " + line for line in lines[first:][:15]]
     return Failed("\n".join([f"{title} failed:", *errors, details]))
@@ -191,7 +191,7 @@ def check_platform() -> None:
 
 
 def ensure_venv(again: bool) -> None:
-    """An environment whose Python starts, with pip and uv; a new one where asked for."""
+    """Ensure an environment with a working Python, pip and uv. With `again`, make a new one."""
     version = None if again else inside("import pip, sys; print(*sys.version_info[:2])")
     if version is None or tuple(map(int, version.split())) < (3, 10):
         if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
@@ -226,7 +226,7 @@ def pinned(package: str) -> str:
 
 
 def ensure_cpu_torch() -> None:
-    """Without a GPU: the pinned torch in a CPU build, where the index would give one with CUDA."""
+    """Install the pinned torch in a CPU build if the index would give one with CUDA. For machines without a GPU."""
     requirement = pinned("torch")
     plan = run("Asking which torch is there", [*INSTALL, "--dry-run", requirement])
     if not re.search(r"^ \+ (nvidia|cuda)[-_]", plan, re.MULTILINE):

@@ -21,9 +21,9 @@ SETTINGS = Path(__file__).with_name("jupyterlab")  # defaults for JupyterLab; a 
 
 
 def claim(port: int) -> socket.socket | None:
-    """A mark that this port is ours, until this process and its successor end; None where another `lab` has it.
+    """Reserve a port until this process and its successor end. Returns None if another `lab` has reserved it.
 
-    Between a look at the port and the server's start pass seconds, in which a second `make lab` would find it free.
+    The server takes seconds to start. Without the reservation, a second `make lab` would find the port free.
     """
     mark = socket.socket(socket.AF_UNIX)
     try:
@@ -36,7 +36,7 @@ def claim(port: int) -> socket.socket | None:
 
 
 def free_port(first: int, tries: int = 100) -> tuple[int, socket.socket]:
-    """The first port from `first` on that nobody listens on or is about to, and the claim on it."""
+    """The first port from `first` on that is neither in use nor reserved, and the reservation."""
     for port in range(first, min(first + tries, 65536)):
         mark = claim(port)
         if mark is None:

@@ -69,7 +69,7 @@ class Called:
 
 @contextlib.contextmanager
 def nothing_measured() -> Iterator[None]:
-    """What is chosen here depends on rules alone, and not on constants, which every measurement changes."""
+    """Make choices depend on rules alone, and not on measured constants, which change."""
     time_model.forget()
     try:
         with unittest.mock.patch.object(measured, "_measured", unittest.mock.Mock(return_value=[])):

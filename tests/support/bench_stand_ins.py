@@ -48,7 +48,7 @@ class Correct(Provider):
 
 
 def measured_here(monkeypatch, us=None, **options):
-    """Let `grouped.measure` run without a GPU, with the tests' clock, and four times each."""
+    """Let `grouped.measure` run without a GPU, with the tests' clock and four repeats."""
     measured = grouped.measure
 
     def here(rows, providers, **arguments):

@@ -42,8 +42,8 @@ def form_of(mat_a, mat_b, offs, out, bias=None, scale_a=None, scale_b=None, keep
 
 
 def kept_kernel(config, dtype: str, out_dtype: str, **fields):
-    """A kernel as ``compile_for`` makes it, compiled once for all processes that share out the tests, on all SMs;
-    arguments of a call that are None at the end may be left out."""
+    """A kernel of ``compile_for``, compiled once for all test processes, which runs on all SMs. A call may leave out
+    trailing arguments that are None."""
     function = cute_cache.compiled(config, form_for(dtype, **fields), dtype, out_dtype)
 
     def launch(a, b, c, offs, *rest):

@@ -141,7 +141,7 @@ def drawn_for(exercise, seed):
 
 
 def judged_alone(judge, exercise, source, check, drawn, monkeypatch):
-    """The first message of the check for each of many seeds that has one; their inputs run in one process."""
+    """Seed → the check's first message, for the seeds that have one. The inputs of all seeds run in one process."""
     said, seeds = {}, {id(case): seed for seed, cases in drawn.items() for case in cases}
     if not seeds:
         return said

@@ -1,4 +1,4 @@
-"""Every figure of the course with the arguments of its lesson, or with some of their kind and size."""
+"""Every figure of the course, with the arguments of its lesson or with similar ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def buffer_of(rows, cols, margin=4, past=2):
 
 
 def wrong_product(rows=50, cols=80):
-    """A result with errors of both signs, a NaN among them, and what it should be."""
+    """A result with errors of both signs and a NaN, and the right result."""
     want = RNG.integers(-9, 9, (rows, cols)).astype(float)
     got = want.copy()
     got[32:, 10:20] += RNG.integers(-40, 60, (rows - 32, 10))
@@ -68,7 +68,7 @@ def loop_of_ptx(addresses, copies=8):
 
 
 def nested_ptx(fused):
-    """PTX of a kernel with descriptors whose loop over K is in a loop over tiles, or in one with it."""
+    """PTX of a kernel with descriptors whose loop over K is inside the loop over tiles, or fused with it."""
     copy = "cp.async.bulk.tensor.2d.shared::cta.global [%r1], [%rd1, {%r2, %r3}], [%r4];"
     multiply = "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%r448}, %rd160, %rd161, %p51, 1, 1;"
     store = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {%r1}], [%r5];"

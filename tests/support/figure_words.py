@@ -37,7 +37,7 @@ def contrast(one, other) -> float:
 
 
 def words_of(figure: Figure) -> list[Word]:
-    """Draw a figure without the glyphs of its text, and look at the places where they would be."""
+    """Draw a figure without the glyphs of its text, and examine the pixels behind them."""
     drawn: list[tuple[Text, Bbox]] = []
 
     def note(self, renderer, *_, **__):

@@ -35,7 +35,7 @@ class Operands(NamedTuple):
     scale_b: Tensor | None = None
 
     def product(self, **parts) -> Product:
-        """The product of these; ``scaling``, ``keep_tail`` and ``accumulate`` as there."""
+        """The `Product` of these operands. ``parts`` are the other arguments of ``Product.packed``."""
         return Product.packed(*self, **parts)
 
 
@@ -78,6 +78,6 @@ def layer(total, mode="m", groups=3, rows=16, columns=24, depth=40):
     }[mode]
     a, b = (integers(shape, torch.float32, i, device=DEVICE) for i, shape in enumerate(shapes))
     if mode == "k":
-        a = a.mT.contiguous().mT  # as a gradient has it: its strides do not depend on the total
+        a = a.mT.contiguous().mT  # column-major, as a gradient is: its strides do not depend on the total
     offs = torch.tensor([total // 3, total // 3, total - 1], dtype=torch.int32, device=DEVICE)
     return Operands(a, b, offs)

@@ -14,7 +14,7 @@ from course_kernels.kernels.cute_sm90 import config
 
 
 class Ends(tuple):
-    """Ends of groups, of 32 bits unless ``element_type`` is the stand-in's ``Int64``."""
+    """Ends of groups, which have 32 bits unless ``element_type`` is the stand-in's ``Int64``."""
 
     element_type: type = int
 

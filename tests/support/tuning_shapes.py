@@ -1,4 +1,4 @@
-"""Shapes that tests of the tuning room share."""
+"""Shapes that tests of tuning share."""
 
 from __future__ import annotations
 
