@@ -22,6 +22,7 @@ import torch
 
 import mutants
 from altered_server import UNREAD, judge_of
+from answers import OFFSETS as RIGHT
 from gemm_course.exercises import manifest
 from gemm_course.isolation import seccomp, static_check
 from gemm_course.judging import judge as judging
@@ -39,13 +40,6 @@ from places import ROOT
 (MASKS,) = manifest.find("03")
 (TABLES,) = manifest.find("04b")
 HEAD = "def describe_groups(sizes, total_m):\n    "
-RIGHT = """
-def describe_groups(sizes, total_m):
-    ends = torch.cumsum(sizes, 0)
-    rows = torch.arange(total_m, device=sizes.device)
-    group = torch.searchsorted(ends, rows, right=True)
-    return ends, torch.where(group < len(sizes), group, -1)
-"""
 TILE = """
 def product_tile(a_ptr, b_ptr, c_ptr, row, col, M, N, K, lda, ldb, ldc, BLOCK: tl.constexpr):
     """

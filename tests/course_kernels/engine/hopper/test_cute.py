@@ -25,6 +25,7 @@ from course_kernels.packed import checks
 from course_kernels.testing import assert_grouped_exact, integers, reference
 from course_kernels.testing.grouped_cases import GroupedCase, build, check
 from cute_calls import call, call_scaled, cute_alone, form_of
+from hopper_gpu import hopper_gpu
 from packed_operands import Operands
 
 GPU = Gpu("sm_90", 132, 4.8)
@@ -42,11 +43,7 @@ ROW = torch.nn.functional.ScalingType.RowWise
 
 @pytest.fixture
 def device():
-    if not cute.runs_on(torch.device("cuda", 0)):
-        pytest.skip("needs a GPU of compute capability 9.0")
-    if not cute.installed():
-        pytest.skip("needs the packages of the extra cutlass")
-    return torch.device("cuda", 0)
+    return hopper_gpu()
 
 
 def operands(total=20, K=24, N=40, G=3, dtype=torch.bfloat16, device="cpu"):

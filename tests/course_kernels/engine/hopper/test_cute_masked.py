@@ -20,6 +20,7 @@ from course_kernels.engine.tuning.defaults import rows_class
 from course_kernels.kernels.cute_sm90.config import CONFIGS, configs_for
 from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.masked.checks import Call, check_call
+from hopper_gpu import hopper_gpu
 from masked_operands import FP8, case, result_for
 
 on_hopper = pytest.mark.gpu
@@ -28,13 +29,10 @@ on_hopper = pytest.mark.gpu
 @pytest.fixture
 def device(monkeypatch):
     """A Hopper GPU, on which the Triton kernel is not to be asked."""
-    if not cute.runs_on(torch.device("cuda", 0)):
-        pytest.skip("needs a GPU of compute capability 9.0")
-    if not cute.installed():
-        pytest.skip("needs the packages of the extra cutlass")
+    found = hopper_gpu()
     monkeypatch.setattr(kept, "plans", kept.PlanCache())
     monkeypatch.setattr(launch, "plan", lambda *_: pytest.fail("the kernel in CuTe DSL was not used"))
-    return torch.device("cuda", 0)
+    return found
 
 
 def call(dtype=torch.bfloat16, scales="group", N=48, K=64, **changes):

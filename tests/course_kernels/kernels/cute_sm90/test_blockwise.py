@@ -8,7 +8,6 @@ import re
 import pytest
 import torch
 
-from course_kernels.engine.hopper import cute
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS_BLOCK_SCALED,
     CONFIGS_BLOCK_SCALED_ALONG_K,
@@ -22,6 +21,7 @@ from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.testing import integers, reference
 from cute_calls import kept_kernel
 from cute_forms import form_for
+from hopper_gpu import hopper_gpu
 from in_flight import disassembled, follow, moves_between_products
 
 hopper = pytest.mark.gpu
@@ -174,11 +174,7 @@ def test_configurations():
 
 @pytest.fixture
 def device():
-    if not cute.runs_on(torch.device("cuda", 0)):
-        pytest.skip("needs a GPU of compute capability 9.0")
-    if not cute.installed():
-        pytest.skip("needs the packages of the extra cutlass")
-    return torch.device("cuda", 0)
+    return hopper_gpu()
 
 
 @functools.cache

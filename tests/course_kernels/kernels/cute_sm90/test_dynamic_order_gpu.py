@@ -12,6 +12,7 @@ from course_kernels.engine.hopper import cute
 from course_kernels.engine.product import Product
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_ALONG_K, CuteConfig
 from course_kernels.kernels.cute_sm90.form import Form
+from hopper_gpu import hopper_gpu
 
 pytestmark = pytest.mark.gpu
 DYNAMIC = [config for config in CONFIGS_ALONG_K if config.dynamic]
@@ -30,11 +31,7 @@ SIZES = {
 
 @pytest.fixture
 def device():
-    if not cute.runs_on(torch.device("cuda", 0)):
-        pytest.skip("needs a GPU of compute capability 9.0")
-    if not cute.installed():
-        pytest.skip("needs the packages of the extra cutlass")
-    return torch.device("cuda", 0)
+    return hopper_gpu()
 
 
 def name_of(config: CuteConfig) -> str:

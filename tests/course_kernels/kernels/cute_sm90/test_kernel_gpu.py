@@ -13,13 +13,13 @@ import functools
 import pytest
 import torch
 
-from course_kernels.engine.hopper import cute
 from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT
 from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.testing import assert_grouped_exact
 from course_kernels.testing.grouped_cases import GroupedCase, build
 from course_kernels.testing.tolerance import compare, rounded_bound
 from cute_calls import kept_kernel
+from hopper_gpu import hopper_gpu
 
 hopper = pytest.mark.gpu
 FP8, FORM = torch.float8_e4m3fn, Form("m", "k", 1)
@@ -32,11 +32,7 @@ KEPT = 13  # bits behind the leading one of its largest addend
 
 @pytest.fixture
 def device():
-    if not cute.runs_on(torch.device("cuda", 0)):
-        pytest.skip("needs a GPU of compute capability 9.0")
-    if not cute.installed():
-        pytest.skip("needs the packages of the extra cutlass")
-    return torch.device("cuda", 0)
+    return hopper_gpu()
 
 
 def id_of(value):

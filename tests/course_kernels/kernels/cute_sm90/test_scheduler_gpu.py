@@ -19,6 +19,7 @@ from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.testing.grouped_cases import GroupedCase, check
 from cute_calls import call, call_scaled, cute_alone
 from cute_tiles import check_walk
+from hopper_gpu import hopper_gpu
 
 pytestmark = pytest.mark.gpu
 FP8 = torch.float8_e4m3fn
@@ -45,11 +46,7 @@ EMPTY = {
 
 @pytest.fixture
 def device():
-    if not cute.runs_on(torch.device("cuda", 0)):
-        pytest.skip("needs a GPU of compute capability 9.0")
-    if not cute.installed():
-        pytest.skip("needs the packages of the extra cutlass")
-    return torch.device("cuda", 0)
+    return hopper_gpu()
 
 
 def id_of(value):
