@@ -403,8 +403,9 @@ print(f"{warmup_us / 1000:.0f} ms of warm-up and {rep_us / 1000:.0f} ms of repet
 
 # %% [markdown]
 # The candidates of the next cell were measured on an H200, for eight experts with fewer rows: Mixtral's first product
-# with 1,024 tokens. (For groups of 4096 rows only one Triton candidate was left to measure.) The picture shows the twenty calls on one time axis, three times: with the exact shape as the key,
-# with a rounded key, and with a choice that was made before the program started.
+# with 1,024 tokens. (For groups of 4096 rows only one Triton candidate was left to measure.) The picture shows the
+# twenty calls on one time axis, three times: with the exact shape as the key, with a rounded key, and with a choice
+# that was made before the program started.
 
 
 # %%
@@ -937,7 +938,8 @@ print(explain(forward, Extents(2, **layer), h200, others=1))
 # - The library asks for the average group rounded to a quarter of a power of two. So batches of about the same size
 #   share one choice and one compiled kernel.
 # - A GPU that nobody measured takes the constants of the measured GPU that is most like it, if both read operands in
-#   the same way. It counts with its own SMs, clock and bandwidth. `explain` says whose constants they are. `course tune` fits its own constants, in about three minutes.
+#   the same way. It counts with its own SMs, clock and bandwidth. `explain` says whose constants they are.
+#   `course tune` fits its own constants, in about three minutes.
 # - The model knows 8-bit products, too. Rules by hand answer for everything else: GPUs without constants or a relative
 #   (such as an A100), operands of 32 bits, and operands that a GPU with descriptors cannot describe.
 
