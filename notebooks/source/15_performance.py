@@ -352,7 +352,7 @@ def honest(gpu, functions, repeats=60):
 show(timing.interleaved_us, "flush = ", "return")
 
 # %%
-show(verified_timing.verified_call, "# The freed", "verify(function()")
+show(verified_timing.verified_call, "# A call that makes", "verify(function()")
 
 # %% [markdown]
 # Flushing has a second effect: it keeps the device busy while the host fills the queue. Without it a short kernel waits

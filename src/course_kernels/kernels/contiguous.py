@@ -125,9 +125,8 @@ def load_rows(
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """The ``LOAD_A`` function for rows of A as they are; ``operand``: A and its strides (a, group, row, k)."""
-    return load_block(
-        operand[0], g, row, k, rows, K, operand[1], operand[2], operand[3], KIND, IN_GROUP, BLOCK_M, BLOCK_K
-    )
+    a, stride_g, stride_m, stride_k = operand
+    return load_block(a, g, row, k, rows, K, stride_g, stride_m, stride_k, KIND, IN_GROUP, BLOCK_M, BLOCK_K)
 
 
 @triton.jit
@@ -142,14 +141,15 @@ def store_sums(
             column); the factors (of A's rows, of B's columns, group).
         acc: the tile's sums; its first row of C, ``row``, is ``row_a`` among the factors of A's rows.
     """
-    bias_ptr, scale_a_ptr, scale_b_ptr = parts[5], parts[8], parts[9]
+    c_desc, c_ptr, stride_cg, stride_cm, stride_cn, bias_ptr, stride_bias_g, stride_bias_n = parts[:8]
+    scale_a_ptr, scale_b_ptr, stride_scale_g = parts[8:]
     if not SCALED:
         scale_a_ptr, scale_b_ptr = None, None
     acc = scaled_and_biased(
-        acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, row_a, end - row, col, N, parts[6], parts[7], parts[10],
-        BLOCK_M, BLOCK_N,
+        acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, row_a, end - row, col, N,
+        stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,
     )  # fmt: skip
-    store_result(parts[0], parts[1], acc, g, start, end, row, col, N, parts[2], parts[3], parts[4], KIND, STORE_PARTS)
+    store_result(c_desc, c_ptr, acc, g, start, end, row, col, N, stride_cg, stride_cm, stride_cn, KIND, STORE_PARTS)
 
 
 @triton.jit
@@ -188,12 +188,13 @@ def compute_tile(
         if A_LINES == 0:
             acc = multiply_add(block_a, block_b.T, acc, PRECISION)
         else:
-            from_a, from_b = block_scales[0], block_scales[1] + g * (tl.full((), 1, tl.int64) * block_scales[5])
+            from_a, from_b, stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k = block_scales
+            from_b += g * (tl.full((), 1, tl.int64) * stride_sb_g)
             if not RAGGED:
-                from_a += g * (tl.full((), 1, tl.int64) * block_scales[2])
+                from_a += g * (tl.full((), 1, tl.int64) * stride_sa_g)
             acc = add_scaled(
                 acc, block_a, block_b.T, from_a, from_b, k * BLOCK_K // SCALE_DEPTH, row, end - row, col, N - col,
-                block_scales[3], block_scales[4], block_scales[6], block_scales[7], A_LINES, B_LINES, BLOCK_M, BLOCK_N,
+                stride_sa_m, stride_sa_k, stride_sb_n, stride_sb_k, A_LINES, B_LINES, BLOCK_M, BLOCK_N,
             )  # fmt: skip
     row_a = row if RAGGED else g * (tl.full((), 1, tl.int64) * M) + row
     EPILOGUE(parts, acc, g, start, end, row, row_a, col, N, C_KIND, STORE_PARTS, A_LINES == 0, BLOCK_M, BLOCK_N)
@@ -239,15 +240,8 @@ def contiguous_kernel(
         scale_a_ptr, scale_b_ptr, stride_scale_g,
     )  # fmt: skip
     block_scales = (
-        scale_a_ptr,
-        scale_b_ptr,
-        stride_sa_g,
-        stride_sa_m,
-        stride_sa_k,
-        stride_sb_g,
-        stride_sb_n,
-        stride_sb_k,
-    )
+        scale_a_ptr, scale_b_ptr, stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
+    )  # fmt: skip
     tiles_n = tl.cdiv(N, BLOCK_N)
     groups = tl.arange(0, GROUPS)
     row_ends = groups
