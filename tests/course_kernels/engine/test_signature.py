@@ -7,6 +7,8 @@ import torch
 
 from course_kernels import GemmConfig, runtime
 from course_kernels.engine.options import Options
+from course_kernels.engine.product import Counts, Ends, Product, Store
+from course_kernels.engine.scaling import BLOCKS, UNSCALED, Blocks, Lines
 from course_kernels.engine.signature import signature
 from course_kernels.packed.checks import problem_of
 from packed_operands import layer
@@ -47,6 +49,36 @@ def test_everything_else_is_in_the_key():
     keys += [key(made, Options(**each)) for each in options] + [key(made, keep_tail=True)]
     assert len(set(keys)) == len(keys)
     assert None not in keys
+
+
+def shifted(tensor):
+    """A tensor of the same form, whose address 16 bytes do not divide."""
+    span = sum(step * (size - 1) for step, size in zip(tensor.stride(), tensor.shape)) + 1
+    memory = torch.empty(span + 16, dtype=tensor.dtype, device=tensor.device)
+    return memory.as_strided(tensor.shape, tensor.stride(), 1)
+
+
+@pytest.mark.parametrize("scaling", [None, Lines, Blocks], ids=["plain", "lines", "blocks"])
+@pytest.mark.parametrize("rows", [Ends, Counts])
+def test_whether_16_bytes_divide_an_address_is_in_the_key(rows, scaling):
+    """Triton compiles for it: a kernel for aligned addresses reads 16 bytes at a time."""
+    total = (3, 300) if rows is Counts else (300,)
+    a, b = torch.empty(*total, 256, device=DEVICE), torch.empty(3, 256, 384, device=DEVICE)
+    tail = () if scaling is Lines else (2,)
+    factors = torch.ones(*total, *tail, device=DEVICE), torch.ones(3, *((2, 3) if tail else (384,)), device=DEVICE)
+    factors = UNSCALED if scaling is None else scaling(*factors, *((BLOCKS,) if tail else ()))
+    store = Store(torch.zeros(3, 384, device=DEVICE))
+    parts = Product(a, b, rows(torch.zeros(3, dtype=torch.int32, device=DEVICE)), factors, store)
+    shifts = [parts, parts._replace(a=shifted(a)), parts._replace(b=shifted(b))]
+    shifts.append(parts._replace(rows=rows(shifted(parts.rows[0]))))
+    shifts.append(parts._replace(epilogue=Store(shifted(store.bias))))
+    for name in "ab" if scaling else "":
+        shifts.append(parts._replace(scaling=factors._replace(**{name: shifted(getattr(factors, name))})))
+    keys = [signature(each, Options()) for each in shifts]
+    out = torch.empty(*total, 384, device=DEVICE)
+    keys += [signature(parts, Options(), each) for each in (out, shifted(out))]
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
 
 
 @pytest.mark.parametrize(
