@@ -1,5 +1,5 @@
 """Memory of strided tensors: whether they overlap in it (exact for tensors of the same strides, conservative for
-others), and whether it is still where it was."""
+others), whether a write into it counts, and whether it is still where it was."""
 
 from __future__ import annotations
 
@@ -104,6 +104,12 @@ def check_writable(name: str, tensor: Tensor) -> None:
         raise ValueError(
             f"{name} was made in torch.inference_mode(), and can be written to there alone: pass a clone of it"
         )
+
+
+def check_detached(name: str, tensor: Tensor) -> None:
+    """Raise where autograd would lose a write into a tensor."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(f"{name} requires a gradient, which a write into it would lose: pass {name}.detach()")
 
 
 def check_written(name: str, tensor: Tensor, others: Mapping[str, Tensor | None] | None) -> None:

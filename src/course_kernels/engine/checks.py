@@ -9,6 +9,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from course_kernels import runtime
+from course_kernels.memory import check_detached
 
 Backend: TypeAlias = Literal["auto", "triton", "cute", "torch"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -70,12 +71,6 @@ def check_device(name: str, operand: Tensor, backend: str) -> None:
         )
     if torch.cuda.is_available() or not isinstance(operand, FakeTensor):  # a fake tensor may be of a missing GPU
         runtime.check_dtype(name, operand.dtype, device, "Convert the operands to float16, or pass backend='torch'.")
-
-
-def check_detached(name: str, tensor: Tensor) -> None:
-    """Raise where autograd would lose a write into a tensor."""
-    if tensor.requires_grad and torch.is_grad_enabled():
-        raise ValueError(f"{name} requires a gradient, which a write into it would lose: pass {name}.detach()")
 
 
 def check_out_form(name: str, out, shape: tuple[int, ...], dtype: torch.dtype, like: str, device: torch.device) -> None:

@@ -12,8 +12,7 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import autocast_dtype, cast, refuse_beside_dtensors
 from course_kernels.dtypes import IN_DTYPES, MAX_EXTENT, OUT_DTYPES, PRECISIONS, default_out_dtype
-from course_kernels.engine.checks import check_detached
-from course_kernels.memory import check_apart, check_written
+from course_kernels.memory import check_apart, check_detached, check_written
 
 Method: TypeAlias = Literal["auto", "naive", "round_robin", "tma"]
 METHODS: tuple[Method, ...] = get_args(Method)

@@ -11,12 +11,12 @@ from torch import Tensor
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, FP8_FNUZ, MAX_EXTENT, OUT_DTYPES, dtype_name
 from course_kernels.engine.access import PACK_BYTES
-from course_kernels.engine.checks import BACKENDS, check_dense, check_detached, check_device, check_num_sms
+from course_kernels.engine.checks import BACKENDS, check_dense, check_device, check_num_sms
 from course_kernels.engine.product import Counts, Options, Problem, Product
 from course_kernels.engine.scaling import BLOCK, BLOCKS, UNSCALED, Blocks, Lines, Scaling, check_factors
 from course_kernels.engine.tuning.defaults import rows_class
 from course_kernels.masked.shuffle import ShuffledWeight, check_weight, plain
-from course_kernels.memory import check_has_memory, check_written
+from course_kernels.memory import check_detached, check_has_memory, check_written
 
 FP8_DTYPES = (FP8, FP8_FNUZ)
 DTYPES = (torch.float16, torch.bfloat16, *FP8_DTYPES)
