@@ -15,7 +15,7 @@ from course_kernels.config import GemmConfig, LaunchOptions
 from course_kernels.engine.access import Access, batch_access, flat_rows, load_access, ragged_access
 from course_kernels.engine.product import Problem, Product
 from course_kernels.engine.scaling import BLOCK, Blocks, Lines, blocks_restart, is_outer
-from course_kernels.engine.tuning import Extents, Gpu, Kind, choose
+from course_kernels.engine.tuning import Extents, Gpu, Kind, choose, log_choice
 from course_kernels.kernels.codes import Layout, Scales, Schedule
 from course_kernels.runtime import Device
 
@@ -277,6 +277,7 @@ def _resolve_config(
                 f"config does not suit block scales, whose blocks are {BLOCK} deep: block_k is {config.block_k}; "
                 f"got {config}"
             )
+        log_choice(problem, "triton", config, None, "as given")
         return config
     chosen = choose(
         kind, extents, Gpu.of(device),
@@ -284,9 +285,10 @@ def _resolve_config(
         out_bytes=out.element_size(), accumulate=problem.accumulate, programs=wanted and wanted.programs,
         alone=_leaves_sms(problem.options.num_sms, device),
     )  # fmt: skip
+    launched = chosen.config if wanted is None else wanted.applied(chosen.config)
+    log_choice(problem, "triton", launched, chosen.us, chosen.why)
     if wanted is None:
-        return chosen.config
-    launched = wanted.applied(chosen.config)
+        return launched
     if reason := launched.valid_for(kind.kernel, *sizes, **limits):
         raise ValueError(f"config does not suit {reason}; got {wanted}")
     return launched

@@ -7,7 +7,7 @@ from torch import Tensor
 from course_kernels.engine import torch_loop
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.product import Problem, Product
-from course_kernels.engine.tuning import time_model
+from course_kernels.engine.tuning import log_choice, time_model
 
 
 def choose(problem: Problem, product: Product, out: Tensor):
@@ -20,11 +20,16 @@ def choose(problem: Problem, product: Product, out: Tensor):
     if named == "cute":
         cute.check_available(device, "XQ" if problem.mode == "masked" else "mat_a")
     if named == "torch" or (named == "auto" and device.type == "cpu"):
+        log_choice(problem, "torch", None, None, "as named" if named == "torch" else "operands are on a CPU")
         return torch_loop.Plan(problem)
     if named == "cute" or (named == "auto" and cute.runs_on(device) and cute.installed()):
         offer = cute.offer(problem, product, out)
-        if offer and (named == "cute" or is_sooner(offer, product.a.element_size())):
-            return offer.plan()
+        if offer:
+            taken = named == "cute" or is_sooner(offer, product.a.element_size())
+            faster = "expected to be faster than Triton" if taken else "not taken, Triton is expected to be faster"
+            log_choice(problem, "cute", offer.config, offer.us, "as named" if named == "cute" else faster)
+            if taken:
+                return offer.plan()
     from course_kernels.engine import launch  # imports Triton, which takes a second
 
     return launch.plan(problem, product, out)

@@ -222,6 +222,11 @@ class Problem(NamedTuple):
     expected: int = 0
     pack: int = 0
 
+    def __str__(self) -> str:
+        extents = ", ".join(f"{name} {getattr(self, name):,}" for name in "MNK")
+        form = {"batch": "a batch", "masked": "counted rows"}.get(self.mode, f"groups along {self.mode.upper()}")
+        return f"{self.G:,} × ({extents}), {form}"
+
     @property
     def block_lines(self) -> tuple[int, int] | None:
         """Lines of A's and B's blocks that share a factor; None without factors of blocks."""

@@ -7,6 +7,7 @@ ordinary list takes one launch and an awkward one a few. All tables of all launc
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from course_kernels.memory import FixedMemory
 
 ROW_MAJOR, COL_MAJOR, ANY = int(Layout.ROW_MAJOR), int(Layout.COL_MAJOR), int(Layout.ANY)
 _INTERPRETER_PROGRAMS = 4
+_LOGGER = logging.getLogger("course_kernels")
 KERNELS = {"naive": naive.naive_kernel, "round_robin": round_robin.round_robin_kernel, "tma": tma.tma_kernel}
 
 
@@ -210,6 +212,7 @@ def prepare(group_A, group_B, out, settings, programs=None, recording=False, kep
         )  # fmt: skip
         common.update(num_warps=config.num_warps, num_stages=config.num_stages)
         prepared.launches.append(launch)
+        _LOGGER.debug("group_gemm: %s", launch)
         if launch.kernel == "naive":
             view_a, view_b, view_c = views[members[0]]
             extents = view_c.rows, view_c.cols, view_a.cols

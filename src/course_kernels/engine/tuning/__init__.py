@@ -1,12 +1,13 @@
 """The choice of a product's configuration, and the reason for it.
 
 ``chooser.choose`` chooses for the Triton kernels: by ``time_model`` with the constants of ``measured``, else by the
-rules of ``defaults``. ``explanation.explain`` says why. ``candidates``: the configurations that are measured.
+rules of ``defaults``. ``explanation.explain`` says why, and ``log_choice`` logs what a call gets. ``candidates``: the
+configurations that are measured.
 """
 
 from course_kernels.engine.tuning.chooser import Choice, choose
-from course_kernels.engine.tuning.explanation import explain
+from course_kernels.engine.tuning.explanation import explain, log_choice
 from course_kernels.engine.tuning.gpus import Gpu
 from course_kernels.engine.tuning.kinds import Extents, Kind
 
-__all__ = ["Choice", "Extents", "Gpu", "Kind", "choose", "explain"]
+__all__ = ["Choice", "Extents", "Gpu", "Kind", "choose", "explain", "log_choice"]

@@ -1,7 +1,8 @@
-"""An explanation in words of a product's backend and configuration."""
+"""An explanation in words of a product's backend and configuration, and a log of what was chosen."""
 
 from __future__ import annotations
 
+import logging
 import math
 from numbers import Real
 from typing import Any
@@ -12,6 +13,23 @@ from course_kernels.engine.tuning.chooser import choose, in_words
 from course_kernels.engine.tuning.gpus import Gpu
 from course_kernels.engine.tuning.kinds import Extents, Kind
 from course_kernels.kernels.cute_sm90.config import CuteConfig
+
+_LOGGER = logging.getLogger("course_kernels")
+
+
+def log_choice(product: Any, backend: str, config: CuteConfig | GemmConfig | None, us: float | None, why: str) -> None:
+    """Log a choice for a product, at level DEBUG, when its plan is made. The interpreter makes each launch anew.
+
+    Args:
+        product: what is computed; its text is logged.
+        backend: the chosen one.
+        config: its configuration; None for torch.
+        us: the expected time in µs; None if unknown.
+        why: the reason.
+    """
+    if _LOGGER.isEnabledFor(logging.DEBUG):
+        what = backend if config is None else f"{backend} {describe(config)}"
+        _LOGGER.debug("%s: %s: %s", product, what if us is None else f"{what}, {us:,.0f} µs expected", why)
 
 
 def explain(
