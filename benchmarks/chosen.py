@@ -24,7 +24,7 @@ from course_kernels import runtime
 from course_kernels.bench import timing
 from course_kernels.dtypes import FP8
 from course_kernels.engine.tuning import Extents, Gpu, Kind, choose
-from course_kernels.engine.tuning.defaults import rows_class
+from course_kernels.engine.tuning.fallback_rules import rows_class
 from course_kernels.kernels.codes import Scales
 
 REPEATS = 31

@@ -50,7 +50,7 @@ from course_kernels.kernels.cute_sm90.config import PINGPONG, CuteConfig
 from course_kernels.lists import cost_model
 from course_kernels.engine import offers as choice
 from course_kernels.engine.product import typical_rows
-from course_kernels.engine.tuning import Extents, Kind, candidates as swept, choose, defaults as rules
+from course_kernels.engine.tuning import Extents, Kind, candidates as swept, choose, fallback_rules as rules
 from course_kernels.engine.tuning import explain, measured as constants, time_model
 from course_kernels.schedule import CostModel
 from gemm_course.figures import f07_budget as budget, f07_choices as lookup, f07_predicted_times as predicted

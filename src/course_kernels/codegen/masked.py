@@ -16,7 +16,7 @@ from course_kernels.engine.options import Options
 from course_kernels.engine.scaling import BLOCK
 from course_kernels.engine.tuning import Gpu, Kind
 from course_kernels.engine.tuning.chooser import all_configs
-from course_kernels.engine.tuning.defaults import with_block_scales
+from course_kernels.engine.tuning.fallback_rules import with_block_scales
 from course_kernels.kernels.codes import Scales
 from course_kernels.masked.checks import DTYPES, FP8_DTYPES, Call, check_call
 from course_kernels.targets import Target

@@ -14,7 +14,7 @@ from course_kernels.engine.access import PACK_BYTES
 from course_kernels.engine.checks import BACKENDS, check_dense, check_device, check_num_sms
 from course_kernels.engine.product import Counts, Options, Problem, Product
 from course_kernels.engine.scaling import BLOCK, BLOCKS, UNSCALED, Blocks, Lines, Scaling, check_factors
-from course_kernels.engine.tuning.defaults import rows_class
+from course_kernels.engine.tuning.fallback_rules import rows_class
 from course_kernels.masked.shuffle import ShuffledWeight, check_weight, plain
 from course_kernels.memory import check_detached, check_has_memory, check_written
 

@@ -11,7 +11,7 @@ from course_kernels.engine import arguments
 from course_kernels.engine.arguments import prepare
 from course_kernels.engine.options import Options
 from course_kernels.engine.tuning import Choice, Extents, Gpu, Kind
-from course_kernels.engine.tuning.defaults import ONE_TILE
+from course_kernels.engine.tuning.fallback_rules import ONE_TILE
 from course_kernels.kernels.codes import Layout, Schedule, Store
 from course_kernels.packed.checks import problem_of
 from course_kernels.runtime import Device

@@ -10,7 +10,7 @@ from course_kernels.engine.access import flat_rows
 from course_kernels.engine.options import Options
 from course_kernels.engine.scaling import Blocks, Lines
 from course_kernels.engine.signature import signature
-from course_kernels.engine.tuning.defaults import rows_class
+from course_kernels.engine.tuning.fallback_rules import rows_class
 from course_kernels.masked.checks import Call, check_call, problem_of
 from course_kernels.testing import integers, poisoned
 from packed_errors import BACKENDS, DEVICE, assert_message

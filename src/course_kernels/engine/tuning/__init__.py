@@ -1,7 +1,7 @@
 """The choice of a product's configuration, and the reason for it.
 
-``chooser.choose`` chooses for the Triton kernels: by ``time_model`` with the constants of ``measured``, else by the
-rules of ``defaults``. ``explanation.explain`` says why, and ``log_choice`` logs what a call gets. ``candidates``: the
+``chooser.choose`` chooses for the Triton kernels: by ``time_model`` with the constants of ``measured``, else by
+``fallback_rules``. ``explanation.explain`` says why, and ``log_choice`` logs what a call gets. ``candidates``: the
 configurations that are measured.
 """
 

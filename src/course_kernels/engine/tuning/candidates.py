@@ -1,5 +1,5 @@
 """The configurations that are measured for each kind of products. Only these have constants, so every choice is one of
-these or a rule of ``defaults``."""
+these or a rule of ``fallback_rules``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from course_kernels.config import GemmConfig
-from course_kernels.engine.tuning.defaults import amd_configs, with_block_scales
+from course_kernels.engine.tuning.fallback_rules import amd_configs, with_block_scales
 from course_kernels.engine.tuning.gpus import Gpu
 from course_kernels.engine.tuning.kinds import Kind
 from course_kernels.kernels.codes import Scales

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from course_kernels.config import GemmConfig
 from course_kernels.engine.tuning import measured, time_model
-from course_kernels.engine.tuning.defaults import (
+from course_kernels.engine.tuning.fallback_rules import (
     ONE_TILE,
     ONE_TILE_DEPTH,
     all_by_hand,
@@ -58,7 +58,7 @@ def choose(
         out_bytes: of an element of the result. Default: as an operand's, but 2 for 8-bit operands.
         accumulate: the product is added to its result, which takes shared memory where there is no descriptor.
         programs: the requested number. None for persistent programs, to which the model was fitted. If each tile of a
-            product along K has its own program, the choice is ``defaults.ONE_TILE``, except for deep groups.
+            product along K has its own program, the choice is ``fallback_rules.ONE_TILE``, except for deep groups.
         alone: programs do not share an SM. Configurations for which one program fills an SM come first.
 
     Raises:

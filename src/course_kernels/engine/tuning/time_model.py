@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from course_kernels.config import GemmConfig
 from course_kernels.engine.tuning import measured
-from course_kernels.engine.tuning.defaults import FEW_ROWS, rows_class
+from course_kernels.engine.tuning.fallback_rules import FEW_ROWS, rows_class
 from course_kernels.engine.tuning.gpus import Gpu
 from course_kernels.engine.tuning.kinds import Extents, Kind
 from course_kernels.engine.tuning.measured import Candidate, Constants

@@ -16,7 +16,7 @@ from course_kernels.engine import plans as kept
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.options import Options
 from course_kernels.engine.tuning import Extents, Gpu, time_model
-from course_kernels.engine.tuning.defaults import rows_class
+from course_kernels.engine.tuning.fallback_rules import rows_class
 from course_kernels.kernels.cute_sm90.config import CONFIGS, configs_for
 from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.masked.checks import Call, check_call

@@ -10,7 +10,7 @@ from course_kernels import targets
 from course_kernels.config import GemmConfig
 from course_kernels.engine.tuning import Extents, Gpu, Kind, choose, time_model
 from course_kernels.engine.tuning.chooser import all_configs
-from course_kernels.engine.tuning.defaults import ONE_TILE, ONE_TILE_DEPTH, with_block_scales
+from course_kernels.engine.tuning.fallback_rules import ONE_TILE, ONE_TILE_DEPTH, with_block_scales
 from course_kernels.kernels.codes import Scales
 from course_kernels.targets import TARGETS
 from tuning_shapes import SHAPES

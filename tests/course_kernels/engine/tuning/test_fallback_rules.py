@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course_kernels.engine.tuning import Extents, Gpu, Kind
-from course_kernels.engine.tuning.defaults import NARROW, all_by_hand, by_hand, rows_class
+from course_kernels.engine.tuning.fallback_rules import NARROW, all_by_hand, by_hand, rows_class
 from tuning_shapes import SHAPES
 
 A100 = Gpu("sm_80", 108, 1.9)
