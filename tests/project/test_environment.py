@@ -95,6 +95,7 @@ def test_library_imports_torch_and_triton_alone():
 def test_nobody_is_told_to_install_a_name_that_is_not_published():
     """Anyone could register it."""
     texts = [*(ROOT / "src").rglob("*.py"), *(ROOT / "notebooks").rglob("*.py"), ROOT / "README.md", *PAGES]
+    texts += [ROOT / "docs" / "package.md", *(ROOT / "tools").glob("*.py")]
     name = re.escape(PROJECT["name"])
     told = re.compile(rf"{name}\[|install ['\"]?{name}")
     assert [path for path in texts if told.search(path.read_text(encoding="utf-8"))] == []

@@ -6,14 +6,12 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Annotated
 
-from typer import Option
-
 from course_kernels.bench import report
 from course_kernels.bench import zoo as models_zoo
 from course_kernels.bench.rows import EVERY_PASS, PASSES, Row
 from gemm_course.cli import terminal
 from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, USAGE, Stop
-from gemm_course.cli.options import File, Names, check_folders
+from gemm_course.cli.options import File, Names, Option, check_folders
 
 EXAMPLES = """\
 examples:

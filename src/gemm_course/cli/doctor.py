@@ -12,15 +12,11 @@ import sys
 from collections.abc import Iterator
 from typing import Annotated
 
-from typer import Option
-
 from course_kernels import runtime
-from gemm_course.cli import app, machine, terminal
+from gemm_course.cli import app, machine, missing, terminal
 from gemm_course.cli.exit_codes import FAILED, OK
 from gemm_course.cli.machine import CUTLASS, NEEDED, Machine, Trial
-from gemm_course.cli.options import Json
-from gemm_course.exercises import manifest
-from gemm_course.judging import isolation_report
+from gemm_course.cli.options import Json, Option
 
 EXAMPLES = """\
 examples:
@@ -59,12 +55,15 @@ def run(
 
 
 def examine(trials: bool = True) -> Machine:
-    """The facts about this machine, and the isolation of answers. Trials of kernels take some seconds."""
+    """The facts about this machine, and the isolation of answers if the course is installed. Trials take seconds."""
     facts = machine.examine(trials)
-    if facts.system[0] != "Linux" or facts.packages["triton"] is None:
+    if facts.system[0] != "Linux" or facts.packages["triton"] is None or missing():
         return facts
+    from gemm_course.judging import isolation_report
+
     sentences = [isolation_report.walls(gpu=facts.mode == "gpu")]
     if facts.mode == "gpu" and facts.kernel and facts.kernel.error is None:
+        from gemm_course.exercises import manifest
         from gemm_course.judging.judge import Judge  # slow
 
         with Judge(manifest.examiner) as judge:
@@ -96,9 +95,9 @@ def _broken(facts: Machine) -> Iterator[Problem]:
         yield Problem(True, f"a small kernel does not run: {facts.kernel.error}", remedy)
     elif facts.compiler and facts.compiler.error:
         yield Problem(True, f"a kernel does not compile: {facts.compiler.error}", "reinstall Triton")
-    if missing := [name for name in NEEDED if packages[name] is None]:
+    if absent := [name for name in NEEDED if packages[name] is None]:
         remedy = "make lab installs it" if here else "clone the course's repository, which installs it"
-        yield Problem(here, f"{', '.join(missing)} missing, needed to run the notebooks", remedy)
+        yield Problem(here, f"{', '.join(absent)} missing, needed to run the notebooks", remedy)
 
 
 def _unused(facts: Machine) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ import forked
 from gemm_course.cli import app as command
 from gemm_course.cli import doctor
 from gemm_course.cli.machine import CUTLASS, Machine, Trial
-from gemm_course.judging import judge
+from gemm_course.judging import isolation_report, judge
 
 VERSIONS = dict(
     Python="3.11.2", torch="2.13.0+cpu", triton="3.7.1", jupyterlab="4.6.6", ipykernel="7.0", matplotlib="3.10",
@@ -226,9 +226,8 @@ def test_isolation_is_examined_and_tried_where_kernels_run_on_a_gpu(monkeypatch,
         def __enter__(self):
             return self
 
-    report = doctor.isolation_report
     monkeypatch.setattr(judge, "Judge", Judge)
     monkeypatch.setattr(doctor.machine, "examine", lambda trials: dataclasses.replace(facts, isolation=()))
-    monkeypatch.setattr(report, "walls", lambda gpu: WALLS + (", no Bubblewrap" if gpu else ""))
-    monkeypatch.setattr(report, "on_gpu", lambda ask: TRIED if ask == "ask of a judge" else None)
+    monkeypatch.setattr(isolation_report, "walls", lambda gpu: WALLS + (", no Bubblewrap" if gpu else ""))
+    monkeypatch.setattr(isolation_report, "on_gpu", lambda ask: TRIED if ask == "ask of a judge" else None)
     assert doctor.examine().isolation == sentences
