@@ -111,6 +111,10 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _complain(text: str) -> None:
+    print(terminal.fit(text, sys.stderr), file=sys.stderr)
+
+
 def _dispatch(argv: list[str]) -> int:
     if len(argv) > 1 and argv[0] == "help":
         argv = [argv[1], "--help"]
@@ -132,18 +136,18 @@ def _dispatch(argv: list[str]) -> int:
         advice = "options follow a subcommand, as in `course list --json`"
         if "completion" in name:
             advice = "`course --completion bash` prints the script"
-        print(f"course: no option {name}; {advice}\ncourse --help shows the subcommands.", file=sys.stderr)
+        _complain(f"course: no option {name}; {advice}\ncourse --help shows the subcommands.")
         return USAGE
     if name not in SUBCOMMANDS:
         near = difflib.get_close_matches(name, SUBCOMMANDS, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(SUBCOMMANDS)}"
-        print(f"course: no subcommand {name!r}; {hint}\ncourse --help shows what each does.", file=sys.stderr)
+        _complain(f"course: no subcommand {name!r}; {hint}\ncourse --help shows what each does.")
         return USAGE
     try:
         parsed = _parse(name, arguments)
         return parsed() if callable(parsed) else parsed
     except Stop as stop:
-        print(f"course {name}: {stop}", file=sys.stderr)
+        _complain(f"course {name}: {stop}")
         return stop.code
 
 
@@ -173,8 +177,7 @@ def _available() -> dict[str, Subcommand]:
 
 def _print_completion(shells: list[str]) -> int:
     if len(shells) != 1 or shells[0] not in completion.SCRIPTS:
-        text = f"--completion wants the name of a shell: {', '.join(completion.SCRIPTS)}"
-        print(f"course: {text}", file=sys.stderr)
+        _complain(f"course: --completion wants the name of a shell: {', '.join(completion.SCRIPTS)}")
         return USAGE
     print(completion.SCRIPTS[shells[0]], end="")
     return OK

@@ -80,9 +80,9 @@ def run(
         raise Stop(USAGE, error) from None
     passes = passes or (PASSES if zoo is None else models_zoo.PASSES)
     if only_list:
-        print(listing(chosen_rows, chosen))
+        print(terminal.fit(listing(chosen_rows, chosen)))
         if zoo is None and rows is None:
-            print("\n" + zoo_listing())
+            print("\n" + terminal.fit(zoo_listing()))
         if not torch.cuda.is_available():
             print("\nThere is no GPU that torch can use, so nothing can be measured here.")
         return OK

@@ -81,9 +81,12 @@ def wrap(text: str, start: str = "", indent: str = "", taken: int = 0) -> str:
     return textwrap.fill(text, width(), initial_indent=" " * taken + start, **options)[taken:]
 
 
-def fit(text: str) -> str:
-    """Wrap each line of text at the terminal's width, under its indentation and mark. In a pipe it stays as it is."""
-    if not (is_terminal(sys.stdout) or os.environ.get("COLUMNS")):
+def fit(text: str, stream: TextIO | None = None) -> str:
+    """Text for a stream (default: stdout), wrapped at the width of a terminal; for any other stream, as it is.
+
+    Each line is wrapped under its own indentation and mark.
+    """
+    if not (is_terminal(stream or sys.stdout) or os.environ.get("COLUMNS")):
         return text
     lines = []
     for line in text.splitlines():

@@ -56,9 +56,8 @@ def run(
     except RuntimeError as error:  # no kernel can be defined here
         raise Stop(CANNOT, error) from None
     if only_list:
-        print(f"constants: {measured.CONSTANTS}/*.json")
-        print(f"passes: {', '.join(sweep.KIND_OF_PASS)}")
-        print(terminal.columns([(row.name, row.title) for row in tune.compact_rows()], indent=2))
+        print(terminal.fit(f"constants: {measured.CONSTANTS}/*.json\npasses: {', '.join(sweep.KIND_OF_PASS)}"))
+        print(terminal.fit(terminal.columns([(row.name, row.title) for row in tune.compact_rows()], indent=2)))
         return OK
     device = torch.device("cuda", torch.cuda.current_device())
     if not supports_bf16(device):

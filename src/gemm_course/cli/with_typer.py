@@ -18,9 +18,11 @@ from gemm_course.exercises import manifest
 class _Command(TyperCommand):
     """A command whose help ends with its examples, at the terminal's width."""
 
-    def format_epilog(self, ctx, formatter) -> None:
-        if self.epilog:
-            formatter.write(f"\n{terminal.help_text(self.epilog)}\n")
+    def format_help(self, ctx, formatter) -> None:
+        examples, self.epilog = self.epilog, None  # Rich would wrap the lines of examples as a paragraph
+        super().format_help(ctx, formatter)
+        if examples:
+            formatter.write(f"\n{terminal.help_text(examples)}\n")
 
 
 def parse(name: str, module: ModuleType, arguments: Sequence[str]) -> Callable[[], int] | int:
