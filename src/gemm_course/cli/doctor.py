@@ -86,7 +86,8 @@ def _broken(facts: Machine) -> Iterator[Problem]:
         yield Problem(True, "Triton is not installed", "make lab installs it" if here else f"pip install {pinned}")
     elif facts.cannot_launch:  # the sentence of runtime: the reason, then the remedy
         reason, *remedy = re.split(r"[.:] ", facts.cannot_launch, maxsplit=1)
-        yield Problem(True, f"no kernel can run: {reason}", *remedy or ["reinstall torch and Triton"])
+        stops = not _runs_in_torch(facts)
+        yield Problem(stops, f"no kernel can run: {reason}", *remedy or ["reinstall torch and Triton"])
     elif facts.kernel and facts.kernel.error:
         pair = "the torch and Triton that pyproject.toml pins" if here else "a torch and a Triton that belong together"
         remedy = f"pip install --force-reinstall {pair}"
@@ -98,6 +99,11 @@ def _broken(facts: Machine) -> Iterator[Problem]:
     if absent := [name for name in NEEDED if packages[name] is None]:
         remedy = "make lab installs it" if here else "clone the course's repository, which installs it"
         yield Problem(here, f"{', '.join(absent)} missing, needed to run the notebooks", remedy)
+
+
+def _runs_in_torch(facts: Machine) -> bool:
+    """Whether all that is installed does without kernels: on a CPU, the library computes products in torch."""
+    return not facts.in_checkout and facts.mode == "interpreter" and facts.packages["numpy"] is None
 
 
 def _unused(facts: Machine) -> Iterator[Problem]:
@@ -127,7 +133,8 @@ def works(facts: Machine) -> list[tuple[str, str]]:
     compiles = facts.packages["triton"] and not (facts.compiler and facts.compiler.error)
     targets = f"for Turing to Blackwell and AMD's CDNA, without a GPU{_tried(facts.compiler)}"
     measured = "of this GPU, beside the recorded ones" if on_gpu and runs else "the recorded ones are shown"
-    rows = [("kernels", how + _tried(facts.kernel) if runs else "do not run"),
+    instead = "do not run; torch computes products" if _runs_in_torch(facts) else "do not run"
+    rows = [("kernels", how + _tried(facts.kernel) if runs else instead),
             ("compiling", targets if compiles else "does not work"), ("timings", measured)]  # fmt: skip
     if facts.capability and facts.capability < runtime.DESCRIPTOR_CAPABILITY:
         rows.append(("lesson 06", "TMA needs capability 9.0: the pointer kernel takes over"))

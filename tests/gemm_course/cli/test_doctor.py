@@ -9,6 +9,7 @@ import json
 import pytest
 
 import forked
+from course_kernels import runtime
 from gemm_course.cli import app as command
 from gemm_course.cli import doctor
 from gemm_course.cli.machine import CUTLASS, Machine, Trial
@@ -103,6 +104,19 @@ def test_one_cause_is_one_problem():
     assert problem.remedy == "pip install numpy"
     rows = dict(doctor.works(machine))
     assert (rows["kernels"], rows["compiling"]) == ("do not run", "does not work")
+
+
+def test_the_library_alone_does_without_numpy():
+    """On a CPU it computes products in torch. The course runs kernels, too."""
+    broken = Trial("ModuleNotFoundError: No module named 'numpy'", 0.3)
+    course = dataclasses.replace(
+        without(LAPTOP, "numpy"), cannot_launch=runtime.LACKS_NUMPY, kernel=None, compiler=broken
+    )
+    library = dataclasses.replace(course, in_checkout=False)
+    assert [problem.stops for problem in doctor.problems(library)] == [False, False]
+    assert doctor.report(library).splitlines()[-1].startswith("The library runs here")
+    assert dict(doctor.works(library))["kernels"] == "do not run; torch computes products"
+    assert doctor.problems(course)[0].stops
 
 
 def test_the_page_names_what_works_and_how():
