@@ -4,6 +4,7 @@ Nothing is executed: pages show the outputs that the notebooks store. Nothing is
 browser: formulas become MathML, which browsers draw themselves, and every script and style sheet is a local file.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -29,9 +30,10 @@ html_theme_options = {
     "pygments_dark_style": "github-dark",
 }
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
-html_static_path = [str(HERE / "_static")]
+html_baseurl = os.environ.get("SITE_ADDRESS", "")  # with a slash at its end; previews of pages name their picture by it
+html_static_path = [str(HERE / "_static"), str(HERE.parent / "docs" / "grouped_gemm.png")]
 html_css_files = ["site.css"]
-html_js_files = [("plots.js", {"defer": "defer"})]
+html_js_files = [("plots.js", {"defer": "defer"}), ("pages.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False
@@ -55,6 +57,4 @@ napoleon_use_ivar = True
 add_module_names = False
 toc_object_entries = False  # each has a heading already
 
-suppress_warnings = [
-    "toc.not_included",  # pages of source files: reached by links only
-]
+exclude_patterns = ["originals"]  # notebooks to download

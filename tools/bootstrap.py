@@ -120,9 +120,10 @@ def failure(title: str, code: int, output: str) -> Failed:
         return Failed(f"{killed} If memory ran out, close other programs, and run the same command again.")
     lines = output.rstrip().splitlines()
     silence = re.findall(SILENCE, output)
-    if silence:
+    if silence or "(from versions: none)" in output:  # pip names no cause if it may not try again
+        cause = f"does not answer ({silence[-1]})" if silence else "does not answer, or has no such package"
         return Failed(
-            f"{title} failed: the package index does not answer ({silence[-1]}). Is there a network? Behind a proxy,\n"
+            f"{title} failed: the package index {cause}. Is there a network? Behind a proxy,\n"
             f"or with a mirror of your own, set it for pip. When it answers, run the same command again. {details}",
             whole=True,
         )

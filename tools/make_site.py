@@ -12,11 +12,14 @@ to. Pages keep their places in the repository, and pages of `site/` become the s
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import posixpath
+import pydoc
 import re
 import shutil
 import sys
@@ -56,6 +59,9 @@ NAVIGATION = r"(?m)^.*\| \[map\]\(00_\w+\.ipynb\).*$|^\[[^\n]*\]\(\d\d_\w+\.ipyn
 PLOT = r"<!-- plot: (\w+)(?: relative to ([\w-]+))? -->"
 TOGETHER = {"runtime": "config"}
 TOOLS = ("codegen", "schedule", "testing", "cutlass_ops")
+FIGURES = "gemm_course.figures"
+# Pages that the theme brings along for its templates. Their links lead nowhere.
+LEFT_OVERS = ("_static/webpack-macros.html", "_static/sbt-webpack-macros.html")
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yml": "yaml", ".ipynb": "json"}
 
 
@@ -115,9 +121,59 @@ class Gathered:
             for output in cell.get("outputs", []):
                 html = output.get("data", {}).get("text/html")
                 if html:
-                    output["data"]["text/html"] = self.relink("".join(html), name, name, html=True)
+                    output["data"]["text/html"] = self.relink(unnested("".join(html)), name, name, html=True)
+        describe_figures(name, cells)
+        original = self.folder / "originals" / name
+        original.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, original)
+        address = posixpath.relpath(f"originals/{name}", posixpath.dirname(name))
+        cells[0]["source"] = f"{cells[0]['source'].rstrip()}\n\n{{download}}`Download this notebook <{address}>`\n"
         whole = {"cells": cells, "metadata": render.METADATA, "nbformat": 4, "nbformat_minor": 5}
         self.page(name, json.dumps(whole))
+
+
+def unnested(html: str) -> str:
+    """HTML with the link of a summary below it: a click on a summary opens it, and cannot follow a link as well."""
+    return re.sub(r"<summary>(.*?)(<a [^>]*>(.*?)</a>)(.*?)</summary>", r"<summary>\1\3\4</summary><p>\2</p>", html)
+
+
+def describe_figures(name: str, cells: list[dict]) -> None:
+    """Give each cell with a picture a description of it, for readers who cannot see it.
+
+    It is the first sentence on the function that drew it, with the title and the names that the cell passes.
+
+    Raises:
+        ValueError: a picture is of no function of the course's figures.
+    """
+    imported: dict[str, str] = {}
+    for cell in cells:
+        if cell["cell_type"] != "code":
+            continue
+        tree = ast.parse(re.sub(r"(?m)^%.*$", "", "".join(cell["source"])))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(FIGURES):
+                imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        if not any("image/png" in output.get("data", {}) for output in cell.get("outputs", [])):
+            continue
+        drawn = [text for node in ast.walk(tree) if isinstance(node, ast.Call) and (text := described(node, imported))]
+        if len(drawn) != 1:
+            raise ValueError(f"{name}: cell {cell['id']} must call one function that draws, got {len(drawn)}")
+        cell["metadata"]["mystnb"] = {"image": {"alt": drawn[0]}}
+
+
+def described(call: ast.Call, imported: dict[str, str]) -> str:
+    """What a call of the course's figures draws; "" for any other call."""
+    local, dot, rest = ast.unparse(call.func).partition(".")
+    function = pydoc.locate(imported[local] + dot + rest) if local in imported else None
+    start, _, what = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("`", "").partition(" ")
+    if start != "Draw":
+        return ""
+    titles = [each.value for each in call.keywords if each.arg == "title"]
+    names = [key for node in ast.walk(call) if isinstance(node, ast.Dict) for key in node.keys]
+    titles, names = ([each.value for each in found if isinstance(each, ast.Constant)] for found in (titles, names))
+    what = " ".join(what.split()).rstrip(".")
+    listed = f" ({'; '.join(map(str, names))})" if names else ""
+    return ". ".join([*titles, f"{what[0].upper()}{what[1:]}{listed}."])
 
 
 def lessons(gathered: Gathered) -> None:
@@ -245,7 +301,7 @@ def linked_files(gathered: Gathered) -> None:
                 continue
             text = (ROOT / path).read_text(encoding="utf-8")
             if path.endswith(".md"):
-                gathered.page(place, gathered.relink(text, path, place))
+                gathered.page(place, f"---\norphan: true\n---\n{gathered.relink(text, path, place)}")
             else:
                 language = LANGUAGES.get(Path(path).suffix, "text")
                 gathered.page(place, aside(path, fenced(text, f"{{code-block}} {language}", ":linenos:\n\n")))
@@ -282,10 +338,23 @@ def build(work: Path, builder: str = "html") -> int:
     options = ["-q", "-W", "--keep-going", "-b", builder, "-c", str(SITE), "-d", str(work / "doctrees")]
     code = sphinx([*options, str(work / "source"), str(target)])
     if code == 0:
+        tidy(target)
         print(f"{os.path.relpath(target)}: {time.perf_counter() - started:.0f} s", flush=True)
         if builder == "html":
             print(f"Open {os.path.relpath(target / 'index.html')}", flush=True)
     return code
+
+
+def tidy(target: Path) -> None:
+    """Take away what the theme leaves over, and name the arrows of its menu."""
+    for name in LEFT_OVERS:
+        (target / name).unlink(missing_ok=True)
+    arrow = r'(<a class="[^"]*" href="[^"]*">([^<]*)</a><details[^>]*>)<summary>(?=<span class="toctree-toggle")'
+    for path in target.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        named = re.sub(arrow, r'\1<summary aria-label="Pages below: \2">', text)
+        if named != text:
+            path.write_text(named, encoding="utf-8")
 
 
 def main() -> int:

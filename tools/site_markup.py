@@ -1,5 +1,5 @@
-"""A Sphinx extension for the site: anchors of headings as in JupyterLab, formulas that need no script, and pictures
-that open at their full size."""
+"""A Sphinx extension for the site: anchors of headings as in JupyterLab, formulas that need no script, pictures that
+open at their full size, and each page's description for searches and previews."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from html import escape
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
+from sphinx.util import logging
+
+PREVIEW = "_static/grouped_gemm.png"
+DESCRIPTION = range(60, 200)  # letters
 
 
 def heading_slug(title: str) -> str:
@@ -29,7 +33,8 @@ def block(translator: nodes.NodeVisitor, node: nodes.math_block) -> None:
 
 def picture(translator: nodes.NodeVisitor, node: nodes.image) -> None:
     """A picture as a link to itself: on a telephone, the text in a wide one is too small to read."""
-    node["alt"] = node.get("alt", "Figure")  # otherwise the file's name, which is a hash
+    if not node.get("alt"):
+        logging.getLogger(__name__).warning("a picture has no description: %s", node["uri"], location=node)
     start, body = len(translator.body), translator.body
     type(translator).visit_image(translator, node)
     if not isinstance(node.parent, nodes.reference):
@@ -38,8 +43,34 @@ def picture(translator: nodes.NodeVisitor, node: nodes.image) -> None:
         body[start:] = [link, *body[start:], "</a>"]
 
 
+def description(doctree: nodes.document) -> str:
+    """The first sentences of a page, as far as they have room."""
+    text = ""
+    for paragraph in doctree.findall(nodes.paragraph):
+        if any(paragraph.findall(nodes.reference)) and len(paragraph.astext()) < 90:
+            continue  # a line of links
+        text = f"{text} {' '.join(paragraph.astext().split())}".strip()
+        if len(text) >= DESCRIPTION.start:
+            break
+    return text if len(text) < DESCRIPTION.stop else text[: DESCRIPTION.stop].rpartition(" ")[0] + " …"
+
+
+def preview(app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None) -> None:
+    """Describe a page in its head. A picture needs the site's address, which `html_baseurl` has."""
+    if doctree is None:
+        return
+    text, title = description(doctree), f"{context['title']} · {app.config.project}"
+    about = {"og:title": title, "og:description": text, "og:site_name": app.config.project, "og:type": "article"}
+    if base := app.config.html_baseurl:
+        about |= {"og:url": f"{base}{page}.html", "og:image": base + PREVIEW}
+    tags = [f'<meta name="description" content="{escape(text)}"/>']
+    tags += [f'<meta property="{name}" content="{escape(value)}"/>' for name, value in about.items()]
+    context["metatags"] = "\n".join([context.get("metatags", ""), *tags])
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the renderers of formulas and pictures."""
+    """Register the renderers of formulas and pictures, and the descriptions of pages."""
+    app.connect("html-page-context", preview)
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
     app.add_node(nodes.image, override=True, html=(picture, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

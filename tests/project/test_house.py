@@ -104,6 +104,10 @@ LATE_IMPORTS = {
         gemm_course.cli.tune course_kernels.engine.tuning.measured
         gemm_course.cli.tune course_kernels.runtime
     """,
+    "it imports msgspec, which the library installed alone lacks": """
+        gemm_course.cli.doctor gemm_course.exercises.manifest
+        gemm_course.cli.doctor gemm_course.judging.isolation_report
+    """,
     "the fork server and each of its templates import torch and Triton once, for the mode that they serve": """
         gemm_course.runner.fork_server gemm_course.isolation.landlock
         gemm_course.runner.fork_server gemm_course.runner.worker

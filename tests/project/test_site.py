@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import html
 import http.server
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -34,6 +36,7 @@ from gemm_course.exercises import manifest  # noqa: E402
 
 LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 NARROW, WIDE = 400, 1400
+ADDRESS = "https://course.invalid/site/"
 # Attributes whose addresses a browser loads by itself. The address of an <a> is loaded only after a click.
 LOADS = {
     "script": "src",
@@ -56,6 +59,8 @@ class Parsed(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         attributes = dict(attributes)
+        if attributes.get("rel") == "canonical":  # an address for search engines
+            return
         self.ids |= {attributes.get("id"), attributes.get("name")}
         if tag == "a" and "href" in attributes:
             self.links.append(attributes["href"])
@@ -69,7 +74,8 @@ def site(tmp_path_factory):
     """The folder of the built site. Built in another process, because Sphinx and its imports change the process."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, str(ROOT / "tools" / "make_site.py"), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    variables = {**os.environ, "SITE_ADDRESS": ADDRESS}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "html"
 
@@ -154,6 +160,80 @@ def test_a_picture_opens_at_its_full_size(site):
         text = (site / f"{page}.html").read_text("utf-8")
         linked = re.findall(r'<a class="full-size" href="([^"]+)" target="_blank"[^>]*><img [^>]*src="\1"', text)
         assert len(linked) == text.count("<img ") > 0, page
+
+
+def test_each_picture_is_described(site):
+    for path in content(site):
+        for picture in re.findall(r'<a class="full-size"[^>]*><img [^>]*>', path.read_text("utf-8")):
+            text = html.unescape(re.search(r'alt="([^"]*)"', picture)[1])
+            assert len(text) > 30, (path, picture)
+            assert text.endswith("."), text
+    lesson = (site / "notebooks" / "04_static_round_robin.html").read_text("utf-8")
+    assert 'alt="Recorded: which of 4 programs computed each tile. Every C to scale, its tiles coloured' in lesson
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ('matrices.error_map(c, want, title="lda = K")', "lda = K. The errors of a result: white is right"),
+        (
+            '%matplotlib inline\nx = 1\ndraw({"a": x, "b": 2})',
+            "Timelines on one time axis, so that",
+        ),
+    ],
+)
+def test_a_picture_is_described_by_the_function_that_drew_it(code, text):
+    imports = "from gemm_course.figures import matrices\nfrom gemm_course.figures.timeline import compare as draw"
+    sources = [imports, code]
+    cells = [{"cell_type": "code", "source": each, "metadata": {}, "id": str(i)} for i, each in enumerate(sources)]
+    cells[1]["outputs"] = [{"data": {"image/png": ""}}]
+    make_site.describe_figures("a.ipynb", cells)
+    assert cells[0]["metadata"] == {}
+    found = cells[1]["metadata"]["mystnb"]["image"]["alt"]
+    assert found.startswith(text)
+    assert found.endswith(" (a; b)." if "draw" in code else ".")
+    cells[1]["source"] = "print(1)"
+    with pytest.raises(ValueError, match=r"a\.ipynb: cell 1 must call one function that draws, got 0"):
+        make_site.describe_figures("a.ipynb", cells)
+
+
+def test_a_summary_has_words_and_no_link(site):
+    for path in content(site):
+        for attributes, inside in re.findall(r"<summary([^>]*)>(.*?)</summary>", path.read_text("utf-8"), re.DOTALL):
+            assert "<a " not in inside, (path, inside)
+            words = re.sub(r"<[^>]+>", "", inside).strip()
+            assert words or re.search(r'aria-label="Pages below: [^"]+"', attributes), (path, inside)
+    assert make_site.unnested('<summary><i>f</i> of <a href="x">y</a>!</summary>z') == (
+        '<summary><i>f</i> of y!</summary><p><a href="x">y</a></p>z'
+    )
+
+
+def test_nothing_is_published_that_is_no_page(site, pages):
+    assert [path for path in site.rglob("*.html") if path.relative_to(site).as_posix() not in pages] == []
+    assert not (site / "originals").exists()
+
+
+def test_each_page_describes_itself_for_searches_and_previews(site):
+    found = {}
+    for path in [site / f"{path.stem}.html" for path in (ROOT / "site").glob("*.md")] + [
+        site / "notebooks" / f"{path.stem}.html" for path in LESSONS
+    ]:
+        tags = dict(re.findall(r'<meta (?:name|property)="([\w:]+)" content="([^"]*)"', path.read_text("utf-8")))
+        found[path] = tags["description"]
+        assert 60 <= len(html.unescape(tags["description"])) <= 202, tags
+        assert tags["og:description"] == tags["description"]
+        assert tags["og:title"].endswith(" · Grouped GEMM")
+        assert tags["og:url"] == ADDRESS + path.relative_to(site).as_posix()
+        assert (site / tags["og:image"].removeprefix(ADDRESS)).is_file()
+    assert len(set(found.values())) == len(found)
+
+
+def test_a_lesson_and_an_exercise_can_be_downloaded(site):
+    for name in ["notebooks/01_the_grouped_problem", "exercises/03_tail_masks"]:
+        page = site / f"{name}.html"
+        address = re.search(r'<a class="reference download internal"[^>]* href="([^"]+)"', page.read_text("utf-8"))[1]
+        assert (page.parent / unquote(address)).read_bytes() == (ROOT / f"{name}.ipynb").read_bytes()
+        assert Path(address).name == f"{Path(name).name}.ipynb"
 
 
 def test_the_sites_own_links_take_the_place_of_the_notebooks(site):
@@ -301,12 +381,28 @@ FIGURE = """(async () => {
 })()"""
 
 
+# Words in tables that are on several lines.
+BROKEN = """[...document.querySelectorAll('article td, article th')].flatMap((cell) => {
+    const found = [], walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), range = document.createRange();
+    while (walker.nextNode()) {
+        for (const word of walker.currentNode.data.matchAll(/[A-Za-z0-9]{2,}/g)) {
+            range.setStart(walker.currentNode, word.index);
+            range.setEnd(walker.currentNode, word.index + word[0].length);
+            if (range.getClientRects().length > 1) found.push(word[0]);
+        }
+    }
+    return found;
+})"""
+
+
 def test_every_page_is_quiet_and_fits_a_telephone(watched, address, pages):
     wrong = {}
     for name in pages:
         found = open_page(watched, f"{address}/{name}", NARROW)
         if watched.evaluate(OVERFLOW) > 0:
             found.append("wider than the screen")
+        if broken := watched.evaluate(BROKEN):
+            found.append(f"broken in tables: {broken}")
         if found:
             wrong[name] = found
     assert wrong == {}
@@ -343,6 +439,54 @@ def test_a_figure_has_a_light_card_in_the_dark(watched, address):
     wait_for("dark page", lambda: watched.evaluate(body) != "rgb(255, 255, 255)", 5)
 
 
+# The least contrast of a block's words with what is behind them, and the word that has it.
+CONTRAST = """(() => {
+    const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
+    const light = (color) => color.slice(0, 3).map((c) => c / 255)
+        .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+    const behind = (node) => {
+        for (; node; node = node.parentElement) {
+            const color = numbers(getComputedStyle(node).backgroundColor);
+            if (color.length < 4 || color[3] === 1) return color;
+        }
+    };
+    const words = [...document.querySelectorAll('.bd-article .highlight pre span')];
+    return words.filter((each) => each.textContent.trim()).map((each) => {
+        const [dark, bright] = [numbers(getComputedStyle(each).color), behind(each)].map(light).sort((a, b) => a - b);
+        return [(bright + 0.05) / (dark + 0.05), each.className + ' ' + each.textContent];
+    }).sort(([a], [b]) => a - b)[0];
+})()"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_code_can_be_read(watched, address, theme):
+    open_page(watched, f"{address}/notebooks/04_static_round_robin.html", WIDE)
+    watched.evaluate("document.head.append(Object.assign(document.createElement('style'), "
+                     "{textContent: '* { transition: none !important; }'}))")  # fmt: skip
+    watched.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+    least, word = watched.evaluate(CONTRAST)
+    assert 4.5 <= least < 21, word
+
+
+@pytest.mark.parametrize("width", [800, WIDE])
+def test_no_word_in_a_table_is_broken(watched, address, width):
+    for page in ["library", "benchmarks", "start", "exercises"]:
+        open_page(watched, f"{address}/{page}.html", width)
+        assert watched.evaluate("document.querySelectorAll('article td').length") > 0, page
+        assert watched.evaluate(BROKEN) == [], page
+
+
+def test_a_button_copies_code(watched, address):
+    open_page(watched, f"{address}/notebooks/02_triton_in_fifteen_minutes.html", WIDE)
+    cells = json.loads((ROOT / "notebooks" / "02_triton_in_fifteen_minutes.ipynb").read_text("utf-8"))["cells"]
+    first = next("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    watched.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    watched.evaluate("document.querySelector('.cell_input .copy-code').click()")
+    assert wait_for("copy", lambda: watched.evaluate("window.copied"), 5).strip() == first.strip()
+    assert watched.evaluate("document.querySelectorAll('.cell_output .copy-code').length") == 0
+
+
 def test_search_finds_a_word(watched, address):
     assert open_page(watched, f"{address}/search.html?q=descriptor", WIDE) == []
     links = "[...document.querySelectorAll('#search-results li a')].map(link => new URL(link.href).pathname)"
@@ -351,6 +495,9 @@ def test_search_finds_a_word(watched, address):
         wait_for("lesson 06", lambda: "/notebooks/06_tma_descriptors.html" in watched.evaluate(links), 5)
     assert "/notebooks/06_tma_descriptors.html" in (found := watched.evaluate(links)), found
     assert not [each for each in found if each.startswith("/src/")], "files that lessons link to are not searched"
+    excerpts = "[...document.querySelectorAll('#search-results p.context')].map(each => each.textContent)"
+    shown = wait_for("excerpts", lambda: watched.evaluate(excerpts), 10)
+    assert [each for each in shown if re.search("System Settings|Contents|Copy", each)] == []
 
 
 def test_a_plot_answers(watched, address):

@@ -1,12 +1,14 @@
-"""The `course` command: `app` and one file for each subcommand. It needs Typer and Rich, which the library does not."""
+"""The `course` command: `app` and one file for each subcommand.
+
+The library installed alone has it, too, with the subcommands that need no more than torch and Triton.
+"""
 
 import importlib.util
 import sys
 
-if missing := [name for name in ("rich", "typer") if importlib.util.find_spec(name) is None]:
-    print(
-        f"course: {' and '.join(missing)} not installed: pip install rich typer brings what this command needs, "
-        "pip install '.[course]' in a checkout of the course's repository all that the course needs",
-        file=sys.stderr,
-    )
-    sys.exit(3)
+_OF_THE_COURSE = ("msgspec", "rich", "typer", *(("tomli",) if sys.version_info < (3, 11) else ()))
+
+
+def missing() -> list[str]:
+    """Packages that the course's own subcommands need and that are not installed here."""
+    return [name for name in _OF_THE_COURSE if importlib.util.find_spec(name) is None]

@@ -3,14 +3,14 @@
 A subcommand is a module with a function `run`. Typer reads the options from its signature; its docstring is the
 description; it returns the exit code. The text `EXAMPLES` ends the help; options named in `MANY` take several values,
 as in `--rows a b`; `ALONE` has the value of an option that may be given without one. To add a subcommand, add its line
-to `SUBCOMMANDS`.
+to `SUBCOMMANDS`. Where the library is installed without the course's packages, argparse reads the same signatures, and
+the subcommands that do not need the course work.
 """
 
 from __future__ import annotations
 
 import difflib
 import errno
-import functools
 import importlib
 import os
 import signal
@@ -18,12 +18,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import typer
-from typer.core import TyperCommand
-
-from gemm_course.cli import completion, terminal
+from gemm_course.cli import completion, missing, terminal
 from gemm_course.cli.exit_codes import CANNOT, FAILED, INTERRUPTED, OK, USAGE, Stop
-from gemm_course.exercises import manifest
+
+if MISSING := missing():
+    from gemm_course.cli import with_argparse as reader
+else:
+    from gemm_course.cli import with_typer as reader
 
 __all__ = ["CANNOT", "FAILED", "INTERRUPTED", "OK", "SUBCOMMANDS", "USAGE", "main"]
 
@@ -37,10 +38,13 @@ class Subcommand(NamedTuple):
     module: str
     help: str
     purpose: str = LEARN
+    needs_course: bool = True  # more packages than torch and Triton
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {
-    "doctor": Subcommand("gemm_course.cli.doctor", "what works on this machine, and what to do about the rest"),
+    "doctor": Subcommand(
+        "gemm_course.cli.doctor", "what works on this machine, and what to do about the rest", needs_course=False
+    ),
     "lab": Subcommand("gemm_course.cli.lab", "open your copies of the notebooks in JupyterLab"),
     "list": Subcommand("gemm_course.cli.list_", "the exercises: what each is about, and what comes next"),
     "check": Subcommand("gemm_course.cli.check", "how far an answer is; with --watch, at each save"),
@@ -49,11 +53,16 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "solution": Subcommand("gemm_course.cli.solution", "the answer, after a pass or with --give-up"),
     "reset": Subcommand("gemm_course.cli.reset", "an exercise's notebook as it was handed out"),
     "grade": Subcommand("gemm_course.cli.grade", "grade a folder of submissions", TEACH),
-    "bench": Subcommand("gemm_course.cli.bench", "time grouped_mm against its peers on this GPU", MEASURE),
-    "tune": Subcommand("gemm_course.cli.tune", "measure the packed kernels' configurations", MEASURE),
+    "bench": Subcommand("gemm_course.cli.bench", "time grouped_mm against its peers on this GPU", MEASURE, False),
+    "tune": Subcommand("gemm_course.cli.tune", "measure the packed kernels' configurations", MEASURE, False),
 }
 
-EXAMPLES = """\
+_COURSE = "pip install '.[course]' in a checkout of the course's repository brings all that the course needs"
+EXIT_CODES = """\
+exit codes: 0 done; 1 the answer is no (the subcommand's help says what that means); 2 wrong usage;
+            3 this machine or installation cannot do it; 130 interrupted
+"""
+EXAMPLES = f"""\
 start here:
   course doctor            does everything run here?
   course lab               open the first notebook
@@ -67,9 +76,7 @@ at an exercise:
 shell completion:
   course --completion bash  prints the script, and how to turn it on; also zsh and fish
 
-exit codes: 0 done; 1 the answer is no (the subcommand's help says what that means); 2 wrong usage;
-            3 this machine or installation cannot do it; 130 interrupted
-"""
+{EXIT_CODES}"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,6 +111,10 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _complain(text: str) -> None:
+    print(terminal.fit(text, sys.stderr), file=sys.stderr)
+
+
 def _dispatch(argv: list[str]) -> int:
     if len(argv) > 1 and argv[0] == "help":
         argv = [argv[1], "--help"]
@@ -119,96 +130,70 @@ def _dispatch(argv: list[str]) -> int:
     if name == "--completion":
         return _print_completion(arguments)
     if name == "--complete":
-        print("\n".join(completion.candidates(arguments, SUBCOMMANDS, _options)))
+        print("\n".join(completion.candidates(arguments, _available(), _words)))
         return OK
     if name.startswith("-"):
         advice = "options follow a subcommand, as in `course list --json`"
         if "completion" in name:
             advice = "`course --completion bash` prints the script"
-        print(f"course: no option {name}; {advice}\ncourse --help shows the subcommands.", file=sys.stderr)
+        _complain(f"course: no option {name}; {advice}\ncourse --help shows the subcommands.")
         return USAGE
     if name not in SUBCOMMANDS:
         near = difflib.get_close_matches(name, SUBCOMMANDS, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(SUBCOMMANDS)}"
-        print(f"course: no subcommand {name!r}; {hint}\ncourse --help shows what each does.", file=sys.stderr)
+        _complain(f"course: no subcommand {name!r}; {hint}\ncourse --help shows what each does.")
         return USAGE
     try:
         parsed = _parse(name, arguments)
         return parsed() if callable(parsed) else parsed
-    except typer.TyperException as error:
-        print(f"course {name}: {error.format_message()}\ncourse {name} --help shows the options.", file=sys.stderr)
-        return error.exit_code
     except Stop as stop:
-        print(f"course {name}: {stop}", file=sys.stderr)
+        _complain(f"course {name}: {stop}")
         return stop.code
 
 
 def overview() -> str:
-    """The command's help: usage, every subcommand with its line, examples, exit codes."""
-    width = max(map(len, SUBCOMMANDS)) + 3
+    """The command's help: usage, every subcommand that works here with its line, examples, exit codes."""
+    available = _available()
+    width = max(map(len, available)) + 3
     lines = [
         "Usage: course SUBCOMMAND [OPTIONS]",
         "",
         "Learn how grouped GEMM kernels work, and use the ones built here.",
     ]
     for purpose in (LEARN, TEACH, MEASURE):
-        rows = {name: each.help for name, each in SUBCOMMANDS.items() if each.purpose == purpose}
+        rows = {name: each.help for name, each in available.items() if each.purpose == purpose}
+        if not rows:
+            continue
         lines += ["", terminal.paint(f"{purpose}:", "bold")]
         lines += [f"  {terminal.paint(f'{name:<{width}}', 'cyan')}{text}" for name, text in rows.items()]
-    return "\n".join([*lines, "", terminal.help_text(EXAMPLES)])
+    examples = f"The library is installed alone; {_COURSE}.\n\n{EXIT_CODES}" if MISSING else EXAMPLES
+    return "\n".join([*lines, "", terminal.help_text(examples)])
 
 
-class _Command(TyperCommand):
-    """A command whose help ends with its examples, at the terminal's width."""
-
-    def format_epilog(self, ctx, formatter) -> None:
-        if self.epilog:
-            formatter.write(f"\n{terminal.help_text(self.epilog)}\n")
+def _available() -> dict[str, Subcommand]:
+    """The subcommands whose packages are installed."""
+    return {name: each for name, each in SUBCOMMANDS.items() if not (MISSING and each.needs_course)}
 
 
 def _print_completion(shells: list[str]) -> int:
     if len(shells) != 1 or shells[0] not in completion.SCRIPTS:
-        text = f"--completion wants the name of a shell: {', '.join(completion.SCRIPTS)}"
-        print(f"course: {text}", file=sys.stderr)
+        _complain(f"course: --completion wants the name of a shell: {', '.join(completion.SCRIPTS)}")
         return USAGE
     print(completion.SCRIPTS[shells[0]], end="")
     return OK
 
 
-def _options(name: str) -> list[str]:
-    """The options of a subcommand; before them the exercises, if it takes one."""
-    parameters = _command(name).params
-    takes_exercise = any(each.metavar == "NN" and each.param_type_name == "argument" for each in parameters)
-    exercises = manifest.exercises() if takes_exercise else ()
-    options = [option for each in parameters for option in each.opts if option.startswith("--")]
-    return [*(each.id for each in exercises), *options, "--help"]
-
-
-def _command(name: str) -> TyperCommand:
-    """A subcommand as Typer has it. It returns the call that its arguments mean."""
-    module = importlib.import_module(SUBCOMMANDS[name].module)
-
-    @functools.wraps(module.run)
-    def bind(**options) -> Callable[[], int]:
-        return functools.partial(module.run, **options)
-
-    app = typer.Typer(add_completion=False, rich_markup_mode="rich" if terminal.has_styles(sys.stdout) else None)
-    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-    app.command(cls=_Command, epilog=getattr(module, "EXAMPLES", None), context_settings=settings)(bind)
-    return typer.main.get_command(app)
+def _words(name: str) -> list[str]:
+    """What may follow a subcommand: exercises, if it takes one, and options."""
+    return reader.words(name, importlib.import_module(SUBCOMMANDS[name].module))
 
 
 def _parse(name: str, arguments: list[str]) -> Callable[[], int] | int:
-    """The call that a command line means; or an exit code, where Typer has shown the help.
-
-    The call is made after Typer has returned: Typer would handle a closed pipe and Ctrl-C in its own way.
-    """
-    command, module = _command(name), importlib.import_module(SUBCOMMANDS[name].module)
-    spread = _spread(arguments, getattr(module, "MANY", ()), getattr(module, "ALONE", {}))
-    try:
-        return command(spread, f"course {name}", standalone_mode=False)
-    except SystemExit:  # Typer's answer to a closed pipe
-        raise BrokenPipeError from None
+    """The call that a command line means; or an exit code, where the help was shown."""
+    if MISSING and SUBCOMMANDS[name].needs_course:
+        raise Stop(CANNOT, f"not installed: {', '.join(MISSING)}; {_COURSE}")
+    module = importlib.import_module(SUBCOMMANDS[name].module)
+    return reader.parse(name, module, _spread(arguments, getattr(module, "MANY", ()), getattr(module, "ALONE", {})))
 
 
 def _spread(arguments: list[str], many: Sequence[str], alone: Mapping[str, str]) -> list[str]:

@@ -6,14 +6,12 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Annotated
 
-from typer import Option
-
 from course_kernels.bench import report
 from course_kernels.bench import zoo as models_zoo
 from course_kernels.bench.rows import EVERY_PASS, PASSES, Row
 from gemm_course.cli import terminal
 from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, USAGE, Stop
-from gemm_course.cli.options import File, Names, check_folders
+from gemm_course.cli.options import File, Names, Option, check_folders
 
 EXAMPLES = """\
 examples:
@@ -82,9 +80,9 @@ def run(
         raise Stop(USAGE, error) from None
     passes = passes or (PASSES if zoo is None else models_zoo.PASSES)
     if only_list:
-        print(listing(chosen_rows, chosen))
+        print(terminal.fit(listing(chosen_rows, chosen)))
         if zoo is None and rows is None:
-            print("\n" + zoo_listing())
+            print("\n" + terminal.fit(zoo_listing()))
         if not torch.cuda.is_available():
             print("\nThere is no GPU that torch can use, so nothing can be measured here.")
         return OK

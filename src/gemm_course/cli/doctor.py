@@ -12,15 +12,11 @@ import sys
 from collections.abc import Iterator
 from typing import Annotated
 
-from typer import Option
-
 from course_kernels import runtime
-from gemm_course.cli import app, machine, terminal
+from gemm_course.cli import app, machine, missing, terminal
 from gemm_course.cli.exit_codes import FAILED, OK
 from gemm_course.cli.machine import CUTLASS, NEEDED, Machine, Trial
-from gemm_course.cli.options import Json
-from gemm_course.exercises import manifest
-from gemm_course.judging import isolation_report
+from gemm_course.cli.options import Json, Option
 
 EXAMPLES = """\
 examples:
@@ -59,12 +55,15 @@ def run(
 
 
 def examine(trials: bool = True) -> Machine:
-    """The facts about this machine, and the isolation of answers. Trials of kernels take some seconds."""
+    """The facts about this machine, and the isolation of answers if the course is installed. Trials take seconds."""
     facts = machine.examine(trials)
-    if facts.system[0] != "Linux" or facts.packages["triton"] is None:
+    if facts.system[0] != "Linux" or facts.packages["triton"] is None or missing():
         return facts
+    from gemm_course.judging import isolation_report
+
     sentences = [isolation_report.walls(gpu=facts.mode == "gpu")]
     if facts.mode == "gpu" and facts.kernel and facts.kernel.error is None:
+        from gemm_course.exercises import manifest
         from gemm_course.judging.judge import Judge  # slow
 
         with Judge(manifest.examiner) as judge:
@@ -87,7 +86,8 @@ def _broken(facts: Machine) -> Iterator[Problem]:
         yield Problem(True, "Triton is not installed", "make lab installs it" if here else f"pip install {pinned}")
     elif facts.cannot_launch:  # the sentence of runtime: the reason, then the remedy
         reason, *remedy = re.split(r"[.:] ", facts.cannot_launch, maxsplit=1)
-        yield Problem(True, f"no kernel can run: {reason}", *remedy or ["reinstall torch and Triton"])
+        stops = not _runs_in_torch(facts)
+        yield Problem(stops, f"no kernel can run: {reason}", *remedy or ["reinstall torch and Triton"])
     elif facts.kernel and facts.kernel.error:
         pair = "the torch and Triton that pyproject.toml pins" if here else "a torch and a Triton that belong together"
         remedy = f"pip install --force-reinstall {pair}"
@@ -96,9 +96,14 @@ def _broken(facts: Machine) -> Iterator[Problem]:
         yield Problem(True, f"a small kernel does not run: {facts.kernel.error}", remedy)
     elif facts.compiler and facts.compiler.error:
         yield Problem(True, f"a kernel does not compile: {facts.compiler.error}", "reinstall Triton")
-    if missing := [name for name in NEEDED if packages[name] is None]:
+    if absent := [name for name in NEEDED if packages[name] is None]:
         remedy = "make lab installs it" if here else "clone the course's repository, which installs it"
-        yield Problem(here, f"{', '.join(missing)} missing, needed to run the notebooks", remedy)
+        yield Problem(here, f"{', '.join(absent)} missing, needed to run the notebooks", remedy)
+
+
+def _runs_in_torch(facts: Machine) -> bool:
+    """Whether all that is installed does without kernels: on a CPU, the library computes products in torch."""
+    return not facts.in_checkout and facts.mode == "interpreter" and facts.packages["numpy"] is None
 
 
 def _unused(facts: Machine) -> Iterator[Problem]:
@@ -128,7 +133,8 @@ def works(facts: Machine) -> list[tuple[str, str]]:
     compiles = facts.packages["triton"] and not (facts.compiler and facts.compiler.error)
     targets = f"for Turing to Blackwell and AMD's CDNA, without a GPU{_tried(facts.compiler)}"
     measured = "of this GPU, beside the recorded ones" if on_gpu and runs else "the recorded ones are shown"
-    rows = [("kernels", how + _tried(facts.kernel) if runs else "do not run"),
+    instead = "do not run; torch computes products" if _runs_in_torch(facts) else "do not run"
+    rows = [("kernels", how + _tried(facts.kernel) if runs else instead),
             ("compiling", targets if compiles else "does not work"), ("timings", measured)]  # fmt: skip
     if facts.capability and facts.capability < runtime.DESCRIPTOR_CAPABILITY:
         rows.append(("lesson 06", "TMA needs capability 9.0: the pointer kernel takes over"))

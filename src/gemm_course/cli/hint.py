@@ -23,7 +23,7 @@ def run(exercise: ExerciseName = None) -> int:
     if exercise:
         found, why = find_one(exercise, "hint")
         if why:
-            print(why)
+            print(terminal.fit(why))
     else:
         found = find_next()
         if found is None:

@@ -6,22 +6,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from gemm_course.cli import missing
 from gemm_course.cli.exit_codes import USAGE, Stop
+
+if missing():
+    from gemm_course.cli.with_argparse import BadParameter, Option
+else:
+    from typer import Argument, BadParameter, Option
+
+    ExerciseName = Annotated[str | None, Argument(metavar="NN", help="number or name of an exercise")]
+
+__all__ = ["ExerciseName", "File", "Json", "Names", "Option", "check_folders", "integer"]
 
 Names = list[str] | None
 File = Path | None
-ExerciseName = Annotated[str | None, typer.Argument(metavar="NN", help="number or name of an exercise")]
-Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+Json = Annotated[bool, Option("--json", help="print JSON")]
 
 
 def integer(low: int, high: int) -> Callable[[str], int]:
-    """A parser of whole numbers from `low` to `high`, for `typer.Option(parser=...)`."""
+    """A parser of whole numbers from `low` to `high`, for `Option(parser=...)`."""
 
     def parse(text: str) -> int:
         if not str(text).isdigit() or not low <= int(text) <= high:
-            raise typer.BadParameter(f"must be a number from {low} to {high}, got {text!r}")
+            raise BadParameter(f"must be a number from {low} to {high}, got {text!r}")
         return int(text)
 
     return parse

@@ -37,7 +37,7 @@ def run(
     """Put an exercise's notebook back as it was handed out. Yours is kept beside it."""
     found, why = find_one(exercise, "reset")
     if why:
-        print(why)
+        print(terminal.fit(why))
     path = locations.notebook(found, exercise)
     try:
         return _reset(found, path.resolve(), yes)
@@ -60,7 +60,7 @@ def _reset(exercise: manifest.Exercise, path: Path, yes: bool) -> int:
         if not sys.stdin.isatty():
             raise Stop(USAGE, "there is nobody to ask; say --yes")
         kept = f"Yours is kept as {backup.name}." if backup else ""
-        print(f"Put the empty exercise {exercise.id} into {name}?", kept)
+        print(terminal.fit(f"Put the empty exercise {exercise.id} into {name}? {kept}".rstrip()))
         if not _agreed():
             print("left as it is")
             return FAILED

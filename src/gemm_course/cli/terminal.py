@@ -1,7 +1,7 @@
 """The look of the command's output: styles and a line of progress on a terminal, plain text anywhere else.
 
-Rich renders. This module adds two things: characters that an encoding lacks are spelled in ASCII, and NO_COLOR takes
-bold away, too.
+Characters that an encoding lacks are spelled in ASCII, and NO_COLOR takes bold away, too. Rich draws what moves, and is
+imported then: the library installed alone lacks it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeRemainingColumn
-from rich.style import Style
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
 
 SOLVED, WRONG, OPEN = "✓", "✗", "·"
+_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}  # of ANSI's escape sequences
 _MARKS = {SOLVED: "green", WRONG: "red", OPEN: "dim", "–": "dim"}
 _RESULT_STYLES = {
     r"\A.*": "bold", r"^pass:.*": "bold green", r"^(not yet:|not checked:|TODO ).*": "bold yellow",
@@ -30,7 +28,7 @@ _RESULT_STYLES = {
 }  # fmt: skip
 # For terminals whose encoding lacks the marks.
 _ASCII = {SOLVED: "+", WRONG: "x", OPEN: ".", "–": "-", "−": "-", "×": "x", "█": "#", "░": ".", "…": "...", "→": "->"}
-_WIDEST = 1000  # of a line that is never wrapped
+_PAINTED = "\x1b\\[[0-9;]*m"
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:
@@ -59,16 +57,18 @@ def has_styles(stream: TextIO) -> bool:
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
-def console(stream: TextIO, width: int | None = None) -> Console:
-    """Rich's console for stdout or stderr, as wide as its terminal if no width is given."""
+def console(stream: TextIO) -> Console:
+    """Rich's console for stdout or stderr, as wide as its terminal."""
+    from rich.console import Console
+
     return Console(
         file=stream, force_terminal=is_terminal(stream), color_system="standard" if has_styles(stream) else None,
-        width=width, highlight=False, markup=False, emoji=False,
+        highlight=False, markup=False, emoji=False,
     )  # fmt: skip
 
 
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
-    """Text in a style of Rich's, for a terminal (default: stdout); for any other stream, the text as it is."""
+    """Text in a style such as "bold green", for a terminal (default: stdout); for other streams, as it is."""
     return with_style(text, style) if has_styles(stream or sys.stdout) else text
 
 
@@ -81,9 +81,12 @@ def wrap(text: str, start: str = "", indent: str = "", taken: int = 0) -> str:
     return textwrap.fill(text, width(), initial_indent=" " * taken + start, **options)[taken:]
 
 
-def fit(text: str) -> str:
-    """Wrap each line of text at the terminal's width, under its indentation and mark. In a pipe it stays as it is."""
-    if not (is_terminal(sys.stdout) or os.environ.get("COLUMNS")):
+def fit(text: str, stream: TextIO | None = None) -> str:
+    """Text for a stream (default: stdout), wrapped at the width of a terminal; for any other stream, as it is.
+
+    Each line is wrapped under its own indentation and mark.
+    """
+    if not (is_terminal(stream or sys.stdout) or os.environ.get("COLUMNS")):
         return text
     lines = []
     for line in text.splitlines():
@@ -121,8 +124,8 @@ def width() -> int:
 
 
 def with_style(text: str, style: str) -> str:
-    """Text in a style of Rich's, for any stream."""
-    return Style.parse(style).render(text)
+    """Text in a style such as "bold green", for any stream."""
+    return f"\x1b[{';'.join(str(_CODES[word]) for word in style.split())}m{text}\x1b[0m" if text else ""
 
 
 def mark(sign: str) -> str:
@@ -151,20 +154,21 @@ def bar(done: int, total: int, width: int = 24) -> str:
 
 def columns(rows: Iterable[Sequence[str]], indent: int = 0, right: Sequence[int] = ()) -> str:
     """Rows of cells, which may be painted, as aligned columns; those whose index is in `right` are aligned right."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    rows = list(rows)
-    for index in range(len(rows[0])):
-        table.add_column(justify="right" if index in right else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text.from_ansi, row))
-    out = console(sys.stdout, width=_WIDEST)
-    with out.capture() as captured:
-        out.print(Padding(table, (0, 0, 0, indent)))
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    rows = [[each if has_styles(sys.stdout) else re.sub(_PAINTED, "", each) for each in row] for row in rows]
+    sizes = [[len(re.sub(_PAINTED, "", each)) for each in row] for row in rows]
+    widths = [max(column) for column in zip(*sizes)]
+    lines = []
+    for row, size in zip(rows, sizes):
+        gaps = [" " * (width - used) for width, used in zip(widths, size)]
+        cells = [gap + each if i in right else each + gap for i, (each, gap) in enumerate(zip(row, gaps))]
+        lines.append(" " * indent + "  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def _on_stderr(*columns: ProgressColumn) -> Progress:
     """A line on stderr that changes, and goes when the wait is over. Only on a terminal."""
+    from rich.progress import Progress, TextColumn
+
     return Progress(
         *columns, TextColumn("{task.description}", markup=False), console=console(sys.stderr), transient=True,
         redirect_stdout=False, redirect_stderr=False, disable=not is_terminal(sys.stderr),
@@ -185,6 +189,8 @@ class Status:
 
     def show(self, text: str) -> None:
         """Replace the line; it is cut off at the terminal's width."""
+        from rich.progress import SpinnerColumn
+
         self.clear()
         self._line = _on_stderr(SpinnerColumn("line"))
         self._line.add_task(text, total=None)
@@ -197,12 +203,14 @@ class Status:
             self._line = None
 
 
-class _BarColumn(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(bar(int(task.completed), int(task.total or 0)))
-
-
 def progress(what: str) -> Progress:
     """A bar on stderr: "3 of 5" of something, the time left, each task's description."""
+    from rich.progress import ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Bar(ProgressColumn):
+        def render(self, task) -> Text:
+            return Text(bar(int(task.completed), int(task.total or 0)))
+
     count = TextColumn("{task.completed} of {task.total} " + what, markup=False)
-    return _on_stderr(_BarColumn(), count, TimeRemainingColumn())
+    return _on_stderr(Bar(), count, TimeRemainingColumn())

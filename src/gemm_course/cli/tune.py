@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-from typer import Option
-
 from gemm_course.cli import terminal
 from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, USAGE, Stop
-from gemm_course.cli.options import File, check_folders
+from gemm_course.cli.options import File, Option, check_folders
 
 EXAMPLES = """\
 examples:
@@ -48,18 +46,19 @@ def run(
     check_folders(out=out, record=record)
     import torch
 
-    from course_kernels.bench import record as records
-    from course_kernels.bench.tuning import sweep, tune
-    from course_kernels.engine.tuning import Gpu, measured
-    from course_kernels.runtime import Device, supports_bf16
-
-    if only_list:
-        print(f"constants: {measured.CONSTANTS}/*.json")
-        print(f"passes: {', '.join(sweep.KIND_OF_PASS)}")
-        print(terminal.columns([(row.name, row.title) for row in tune.compact_rows()], indent=2))
-        return OK
-    if not torch.cuda.is_available():
+    if not only_list and not torch.cuda.is_available():
         raise Stop(CANNOT, f"configurations are measured on a GPU, and torch sees none here; {_LIST}")
+    try:
+        from course_kernels.bench import record as records
+        from course_kernels.bench.tuning import sweep, tune
+        from course_kernels.engine.tuning import Gpu, measured
+        from course_kernels.runtime import Device, supports_bf16
+    except RuntimeError as error:  # no kernel can be defined here
+        raise Stop(CANNOT, error) from None
+    if only_list:
+        print(terminal.fit(f"constants: {measured.CONSTANTS}/*.json\npasses: {', '.join(sweep.KIND_OF_PASS)}"))
+        print(terminal.fit(terminal.columns([(row.name, row.title) for row in tune.compact_rows()], indent=2)))
+        return OK
     device = torch.device("cuda", torch.cuda.current_device())
     if not supports_bf16(device):
         raise Stop(CANNOT, "products of bfloat16 are measured, which this GPU does not multiply; rules serve it")

@@ -107,7 +107,7 @@ def as_called(results: Mapping, names: Sequence[str]) -> Figure:
 
 @drawing
 def where_time_goes(results: Mapping, explained: Mapping[str, Share]) -> Figure:
-    """Draw what `shares` returns, a bar per row; the roof has another blue where memory is the limit."""
+    """Draw the parts of each row's time, a bar per row; the roof has another blue where memory is the limit."""
     figure, axes = canvas(0.38 * len(explained) + 1.4)
     for row, share in enumerate(explained.values()):
         left = 0.0

@@ -9,10 +9,11 @@ import json
 import pytest
 
 import forked
+from course_kernels import runtime
 from gemm_course.cli import app as command
 from gemm_course.cli import doctor
 from gemm_course.cli.machine import CUTLASS, Machine, Trial
-from gemm_course.judging import judge
+from gemm_course.judging import isolation_report, judge
 
 VERSIONS = dict(
     Python="3.11.2", torch="2.13.0+cpu", triton="3.7.1", jupyterlab="4.6.6", ipykernel="7.0", matplotlib="3.10",
@@ -103,6 +104,19 @@ def test_one_cause_is_one_problem():
     assert problem.remedy == "pip install numpy"
     rows = dict(doctor.works(machine))
     assert (rows["kernels"], rows["compiling"]) == ("do not run", "does not work")
+
+
+def test_the_library_alone_does_without_numpy():
+    """On a CPU it computes products in torch. The course runs kernels, too."""
+    broken = Trial("ModuleNotFoundError: No module named 'numpy'", 0.3)
+    course = dataclasses.replace(
+        without(LAPTOP, "numpy"), cannot_launch=runtime.LACKS_NUMPY, kernel=None, compiler=broken
+    )
+    library = dataclasses.replace(course, in_checkout=False)
+    assert [problem.stops for problem in doctor.problems(library)] == [False, False]
+    assert doctor.report(library).splitlines()[-1].startswith("The library runs here")
+    assert dict(doctor.works(library))["kernels"] == "do not run; torch computes products"
+    assert doctor.problems(course)[0].stops
 
 
 def test_the_page_names_what_works_and_how():
@@ -226,9 +240,8 @@ def test_isolation_is_examined_and_tried_where_kernels_run_on_a_gpu(monkeypatch,
         def __enter__(self):
             return self
 
-    report = doctor.isolation_report
     monkeypatch.setattr(judge, "Judge", Judge)
     monkeypatch.setattr(doctor.machine, "examine", lambda trials: dataclasses.replace(facts, isolation=()))
-    monkeypatch.setattr(report, "walls", lambda gpu: WALLS + (", no Bubblewrap" if gpu else ""))
-    monkeypatch.setattr(report, "on_gpu", lambda ask: TRIED if ask == "ask of a judge" else None)
+    monkeypatch.setattr(isolation_report, "walls", lambda gpu: WALLS + (", no Bubblewrap" if gpu else ""))
+    monkeypatch.setattr(isolation_report, "on_gpu", lambda ask: TRIED if ask == "ask of a judge" else None)
     assert doctor.examine().isolation == sentences
