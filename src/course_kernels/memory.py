@@ -11,6 +11,18 @@ from torch import Tensor, UntypedStorage
 _MAX_STEPS = 64  # steps of one stride to try; tensors that need more count as overlapping
 
 
+def check_dense(name: str, value) -> None:
+    """Raise unless a value is a tensor with strides."""
+    if not isinstance(value, Tensor):
+        got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise TypeError(f"{name} must be a torch.Tensor, got {got}")
+    if torch.compiler.is_compiling():  # only strided tensors there; a backward cannot read a layout
+        return
+    if value.layout != torch.strided or value.is_nested:
+        layout = "nested" if value.is_nested else value.layout
+        raise TypeError(f"{name} must be a dense (strided) tensor, got layout {layout}")
+
+
 def overlaps_itself(tensor: Tensor) -> bool:
     """Whether two elements share an address: a stride is no larger than the reach of the smaller strides."""
     if not tensor.numel():

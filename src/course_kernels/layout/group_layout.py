@@ -168,7 +168,8 @@ class GroupLayout:
     def row_groups(self, total_m: int | None = None) -> Tensor:
         """(total_m,) group of each packed row, -1 in the tail. A layout built from row ids needs no `total_m`."""
         if self.kind == "row_groups" and total_m in (None, self.source.shape[0]):
-            return self.source
+            # In a model spread over ranks, other ranks' experts have ids outside of [0, G).
+            return torch.where(_names_group(self.source, self.G), self.source, -1)
         if total_m is None:
             raise ValueError(f"row_groups needs total_m, as a layout of {self.kind} does not hold the number of rows")
         checks.extent("total_m", total_m)
@@ -223,9 +224,11 @@ class GroupLayout:
             (G, max_m, ...) of the dtype of `packed`, a copy; differentiable.
 
         Raises:
-            TypeError, ValueError: `packed` is no tensor of rows on the layout's device, or `max_m` is no extent.
+            TypeError, ValueError: `packed` is no dense tensor of rows on the layout's device, `max_m` is no extent, or
+                `fill` no number (an int for rows of integers).
         """
         checks.rows("packed", packed, 1, self.device)
+        checks.fill(fill, packed.dtype)
         index = self.pad_indices(max_m)
         # A layout that claims more rows than there are must not read past them.
         index = torch.where(index < packed.shape[0], index, -1)
@@ -243,10 +246,11 @@ class GroupLayout:
             (total_m, ...) of the dtype of `padded`, a copy; differentiable.
 
         Raises:
-            TypeError, ValueError: `padded` is no tensor of G groups on the layout's device, or has another
-                number of slots than the layout, or `total_m` is no extent.
+            TypeError, ValueError: `padded` is no dense tensor of G groups on the layout's device, or has another
+                number of slots than the layout, `total_m` is no extent, or `fill` no number, as for `pad`.
         """
         checks.rows("padded", padded, 2, self.device)
+        checks.fill(fill, padded.dtype)
         if padded.shape[0] != self.G:
             raise ValueError(f"padded holds {padded.shape[0]} groups, the layout has G = {self.G}")
         if self.max_m is not None and padded.shape[1] != self.max_m:
@@ -313,8 +317,13 @@ def padding_waste(sizes: GroupLayout | Tensor | Sequence[int]) -> float:
     return len(rows) * max(rows) / total - 1 if total else 0.0
 
 
+def _names_group(ids: Tensor, G: int) -> Tensor:
+    """Which ids are of one of the G groups."""
+    return (ids >= 0) & (ids < G)
+
+
 def _count(ids: Tensor, G: int) -> Tensor:
     """Rows of each group."""
     # An id that names no group counts in a bin that is cut off: a scatter to it would trap on a GPU.
-    bins = torch.where((ids >= 0) & (ids < G), ids, G).long()
+    bins = torch.where(_names_group(ids, G), ids, G).long()
     return ids.new_zeros(G + 1).scatter_add_(0, bins, torch.ones_like(ids))[:G]
