@@ -52,7 +52,8 @@ def gmm(
             num_stages may be left out; see ``get_config``), or a GemmConfig.
         grid_dim: number of programs, at most one for each tile. Fewer programs than SMs leave SMs free for other
             kernels. Replaces GRID_DIM in ``config``.
-        rhs_layout: "gkn" or "gnk" says which shape rhs has. "auto" finds out; where K equals N it takes (G, K, N).
+        rhs_layout: "gkn" or "gnk" says which shape rhs has. "auto" finds out; where K equals N it takes (G, K, N). That
+            depends on the weights alone, and so is the same for every batch.
         check: validate the values of ``group_sizes``, which waits for the device.
         backend: as for ``grouped_mm``. ``work_stealing``, ``config`` and ``grid_dim`` are for the Triton kernels,
             which "auto" then chooses on a GPU.
@@ -126,7 +127,8 @@ def ptgmm(
         accumulate: add to what ``existing_out`` (and ``bias_grad``) holds: in float32, rounded once.
         config: as for ``gmm``; BLOCK_SIZE_K and BLOCK_SIZE_N are the tile of the result, BLOCK_SIZE_M its depth.
         grid_dim: number of programs, at most one for each tile. Replaces GRID_DIM in ``config``.
-        lhs_layout: "km" or "mk" says which shape lhs has. "auto" finds out; where K equals M it takes (K, M).
+        lhs_layout: "km" or "mk" says which shape lhs has. "auto" finds out, and raises where K equals M: name it where
+            batches may have as many rows as the layer has features.
         check: validate the values of ``group_sizes``, which waits for the device.
         backend: as for ``grouped_mm``. ``config`` and ``grid_dim`` are for the Triton kernels, which "auto" then
             chooses on a GPU.
@@ -154,7 +156,7 @@ def ptgmm(
         ``bias_grad``               zeroed, ``accumulate`` or not       zeroed, or added to with ``accumulate``
         sums of ``bias_grad``       atomic, in any order                in one order: the same bits every time
         empty groups, ``nptgmm``    uninitialised                       zero
-        K equal to M                refused                             ``lhs_layout`` decides
+        K equal to M                refused                             refused, unless ``lhs_layout`` is named
         float32, other strides      refused                             accepted
         ==========================  ==================================  ============================================
 
