@@ -289,7 +289,7 @@ def magnitudes_of(x: Tensor) -> Tensor:
 
 
 def _lines_by_torch(x: Tensor, offs: Tensor | None, power_of_two: bool, q: Tensor, scale: Tensor) -> None:
-    at = torch.arange(x.shape[-1], device=x.device)
+    at = torch.arange(x.shape[-1], dtype=torch.int64, device=x.device)
     columns, magnitudes, inside, column = scale.shape[-1], magnitudes_of(x), None, at // BLOCK
     if offs is not None:
         # The tail is one more group; its column comes after all others.

@@ -14,6 +14,7 @@ from course_kernels.contexts import (
     is_compiling,
     refuse_dtensors,
     refuse_tangents,
+    unwrapped,
 )
 from course_kernels.dtypes import FP8, OUT_DTYPES, SCALED_DTYPES
 from course_kernels.engine.checks import Backend, check_dense, check_offs
@@ -131,7 +132,8 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        mat_a, mat_b, offs = ctx.saved_tensors
+        # Unwrapped, because the function that vjp returns runs after its transform has ended.
+        mat_a, mat_b, offs = map(unwrapped, ctx.saved_tensors)
         rounding, grads = ctx.rounding, [None, None]
         again = torch.is_grad_enabled()  # create_graph=True, or torch.func
         if again:
@@ -219,7 +221,7 @@ class _Rounding:
         total, lines = matrix.shape
         groups = layout.row_groups(total).long() if layout.G else offs.new_full((total,), -1).long()
         groups = torch.where(groups < 0, layout.G, groups)  # the tail is one more group, dropped at the end
-        largest = torch.zeros(layout.G + 1, lines, device=matrix.device)
+        largest = torch.zeros(layout.G + 1, lines, dtype=torch.float32, device=matrix.device)
         largest = largest.scatter_reduce(0, groups[:, None].expand(total, lines), magnitudes_of(matrix), "amax")
         scale = scale_of(largest, dtype, self._power_of_two)
         inverse, inside = scale.reciprocal()[groups].mT, groups < layout.G
