@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import sys
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch.nn.functional import ScalingType
 import course_kernels
 from course_kernels import (
     GroupLayout,
+    codegen,
     deepgemm,
     gmm,
     group_sums,
@@ -23,8 +26,9 @@ from course_kernels import (
     to_fp8_then_scaled_grouped_mm,
 )
 from course_kernels.engine.plans import plans
+from course_kernels.jagged import tritonbench
 from course_kernels.testing import integers
-from public_calls import calls, seeds
+from public_calls import CALLS_WITHOUT_TENSORS, calls, copied, flat, seeds
 
 CALLS = calls()
 DIFFERENTIABLE = [call for call in CALLS if call.leaves]
@@ -168,3 +172,63 @@ def test_no_number_of_tokens_changes_what_is_meant(name, function):
                 function(integers((24, 6))[:total])
         else:
             assert torch.equal(function(integers((24, 6))[:total]), wanted), total
+
+
+# ---- flags
+
+MODULES = course_kernels, sys.modules["course_kernels.gmm"], codegen, tritonbench
+FUNCTIONS = {name: getattr(module, name) for module in MODULES for name in module.__all__}
+
+
+def flags_of(name):
+    """The arguments of a public function that are True or False."""
+    function = FUNCTIONS.get(name)
+    if not callable(function) or (inspect.isclass(function) and issubclass(function, Exception)):
+        return []
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if str(each.annotation).startswith("bool")]
+
+
+def test_every_flag_has_a_call():
+    called = {call.name.split()[0] for call in (*CALLS, *CALLS_WITHOUT_TENSORS)}
+    assert {name for name in FUNCTIONS if flags_of(name)} - called == {"compile_many"}  # which compiles for seconds
+
+
+@pytest.mark.parametrize(
+    ("call", "flag"),
+    {
+        (name, flag): (call, flag)
+        for call in (*CALLS, *CALLS_WITHOUT_TENSORS)
+        for name in call.name.split()[:1]
+        for flag in flags_of(name)
+    }.values(),
+    ids=str,
+)
+@pytest.mark.parametrize("value", ["no", 1, torch.tensor(False)], ids=["text", "number", "tensor"])
+def test_a_flag_is_true_or_false(call, flag, value):
+    arguments = copied(call.arguments) | {flag: value}
+    with pytest.raises(TypeError, match=f"^{flag} must be True"):
+        call.function(**arguments)
+    for found, before in zip(flat(list(arguments.values())), flat(list((call.arguments | {flag: value}).values()))):
+        assert found is before or torch.equal(found, before)  # nothing was written
+
+
+# ---- arguments that are no dense tensors
+
+
+def not_dense(tensor):
+    """Values in a tensor's place, with what their error says."""
+    empty = torch.sparse_coo_tensor(size=tensor.shape, dtype=tensor.dtype, device=tensor.device, check_invariants=False)
+    return {"torch.sparse_coo": empty, "the class Tensor": torch.Tensor, "str": "tensor"}
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if call.arguments.get("backend") != "triton"], ids=str)
+def test_every_tensor_is_dense(call):
+    for name, given in call.arguments.items():
+        listed = isinstance(given, list)
+        if listed or isinstance(given, torch.Tensor):
+            for text, value in not_dense(given[1] if listed else given).items():
+                changed = {name: [given[0], value] if listed else value}
+                name_in_error = rf"{name}\[1\]" if listed else name
+                with pytest.raises(TypeError, match=rf"\b{name_in_error} must be a .*got .*{text}"):
+                    call.function(**copied(call.arguments) | changed)

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn.functional import ScalingType
 
 import course_kernels as library
-from course_kernels import runtime
+from course_kernels import codegen, runtime
 from course_kernels.fp8.quantize import quantize_whole_blocks
+from course_kernels.gmm import get_config
 from course_kernels.jagged import packing, tritonbench
 from course_kernels.masked.shuffle import plain
 from course_kernels.testing import integers
@@ -62,6 +63,10 @@ class Call:
         return [*flat(found), *flat([arguments[name] for name in WRITTEN if name in arguments])]
 
 
+CALLS_WITHOUT_TENSORS = [
+    Call("get_config", get_config, dict(gmm_type="ptgmm", M=64, K=32, N=16, G=2)),
+    Call("build", codegen.build, dict(kernel="round_robin")),
+]
 WRITTEN = ("out", "existing_out", "bias_grad", "main_grad", "Y")
 
 
@@ -102,10 +107,11 @@ def calls() -> list[Call]:
     def ones(*shape: int) -> Tensor:
         return torch.ones(shape, dtype=torch.float32, device=device)
 
+    groups = dict(sizes=ints(*SIZES), row_groups=ints(0, 1, 1, -1), packed=some(TOTAL, 2))
     return [
         *_packed(some, ints, ones), *_float8(some, ints, ones), *_lists(some), *_aiter(some, ints, ones),
         *_jagged(some, ints),
-        Call("GroupLayout", layouts, dict(sizes=ints(*SIZES), ids=ints(0, 1, 1, -1), rows=some(TOTAL, 2)), ("rows",)),
+        Call("GroupLayout", layouts, groups, ("packed",)),
     ]  # fmt: skip
 
 
@@ -133,7 +139,8 @@ def _packed(some, ints, ones) -> Iterator[Call]:
 
 def collected(mat_a: Tensor, mat_b: Tensor, **arguments: Any) -> list[Tensor]:
     """A result whose backward adds to ``main_grad``, and the other gradient."""
-    mat_a, mat_b = mat_a.requires_grad_(), mat_b.requires_grad_()
+    for each in flat([mat_a, mat_b]):
+        each.requires_grad_()
     result = library.grouped_mm(mat_a, mat_b, **arguments)
     result.backward(torch.ones_like(result))
     return [result.detach(), mat_a.grad]
@@ -221,13 +228,13 @@ def adapted(adapter: Callable[..., Callable[[], Tensor]], **arguments: Any) -> T
     return adapter(**arguments)()
 
 
-def layouts(sizes: Tensor, ids: Tensor, rows: Tensor) -> list[Tensor]:
+def layouts(sizes: Tensor, row_groups: Tensor, packed: Tensor) -> list[Tensor]:
     """Every description of the same groups, and rows that are moved."""
-    layout, total, slots = library.GroupLayout.from_sizes(sizes), rows.shape[0], 4
+    layout, total, slots = library.GroupLayout.from_sizes(sizes), TOTAL, 4
     again = library.GroupLayout.from_row_groups(layout.row_groups(total), layout.G).validate(total, slots)
-    padded = layout.pad(rows, slots, fill=-1)
+    padded = layout.pad(packed, slots, fill=-1)
     return [
         layout.ends, layout.offsets, layout.masked(slots), layout.pad_indices(slots), again.sizes, padded,
         layout.pack_indices(total, slots), layout.pack(padded, total, fill=0.5), again.row_groups(),
-        library.GroupLayout.sort_order(ids), library.GroupLayout.from_row_groups(ids, 2).ends,
+        library.GroupLayout.sort_order(row_groups), library.GroupLayout.from_row_groups(row_groups, 2).ends,
     ]  # fmt: skip

@@ -12,6 +12,7 @@ from course_kernels.codegen.spec import Build
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, FP8_FNUZ, OUT_DTYPES, dtype_name, find_dtype
 from course_kernels.engine.arguments import prepare
+from course_kernels.engine.checks import check_flags
 from course_kernels.engine.options import Options
 from course_kernels.engine.scaling import BLOCK
 from course_kernels.engine.tuning import Gpu, Kind
@@ -53,6 +54,7 @@ def build_masked(
     Raises:
         ValueError: an option value that does not exist, or a configuration that is not valid for the kernel.
     """
+    check_flags(shuffled=shuffled, aligned=aligned)
     dtype, out_dtype = find_dtype("dtype", dtype, DTYPES), find_dtype("out_dtype", out_dtype, OUT_DTYPES)
     if scales not in SCALES:
         raise ValueError(f"scales must be one of {SCALES}, got {scales!r}")

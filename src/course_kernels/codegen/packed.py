@@ -18,6 +18,7 @@ from course_kernels.dtypes import (
     find_dtype,
 )
 from course_kernels.engine.arguments import prepare
+from course_kernels.engine.checks import check_flags
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
 from course_kernels.engine.scaling import ROW, block_scale_shapes
@@ -85,6 +86,7 @@ def build_packed(
     Raises:
         ValueError: an option value that does not exist, or a configuration that is not valid for the kernel.
     """
+    check_flags(aligned=aligned, bias=bias, keep_tail=keep_tail, accumulate=accumulate)
     mode = MODES[kernel][0] if mode is None else mode
     if mode not in MODES[kernel]:
         raise ValueError(f"mode must be one of {MODES[kernel]} for kernel {kernel!r}, got {mode!r}")
@@ -173,6 +175,7 @@ def build_group_sums(
         total: its rows: few take one launch, many take two.
         accumulate: add to the result's memory.
     """
+    check_flags(accumulate=accumulate)
     dtype = find_dtype("dtype", dtype, OUT_DTYPES)
     shape = (total, _EXTENT) if layout == "row" else (_EXTENT, total)
     matrix = torch.empty(shape, dtype=dtype, device="cpu")

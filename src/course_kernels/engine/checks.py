@@ -28,6 +28,13 @@ def differ(one: int | torch.SymInt, other: int | torch.SymInt, rule: str) -> boo
     return False
 
 
+def check_flags(**flags) -> None:
+    """Raise unless arguments are True or False: of other values, such as "no", nearly all would count as True."""
+    for name, value in flags.items():
+        if type(value) is not bool:
+            raise TypeError(f"{name} must be True or False, got {value!r}")
+
+
 def check_num_sms(num_sms) -> None:
     """Raise unless ``num_sms`` is None or an int of at least 1."""
     if num_sms is None:

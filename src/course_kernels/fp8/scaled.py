@@ -10,7 +10,7 @@ from torch.overrides import handle_torch_function
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import has_overrides, is_compiling, refuse_tangents, wants_grad
 from course_kernels.dtypes import MODE_OF_RANKS
-from course_kernels.engine.checks import Backend
+from course_kernels.engine.checks import Backend, check_dense
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
 from course_kernels.engine.scaling import LINE, ROW, SQUARE
@@ -121,7 +121,7 @@ def scaled_grouped_mm(
             swizzle_b, bias, offs, output_dtype, contraction_dim, use_fast_accum, out=out, tail=tail, check=check,
             backend=backend, config=config, num_sms=num_sms,
         )  # fmt: skip
-    check_options(tail, config, out is not None, num_sms=num_sms)
+    check_options(tail, config, out is not None, num_sms, check=check, use_fast_accum=use_fast_accum)
     scaling, of_tensors = _scaling(scale_recipe_a, scale_recipe_b)
     scale_a, scale_b = _scale("a", scale_a, swizzle_a), _scale("b", scale_b, swizzle_b)
     if not isinstance(contraction_dim, (list, tuple)) or tuple(contraction_dim) not in ((), (-1, -2)):
@@ -191,8 +191,7 @@ def _scale(side: str, scale, swizzle) -> Tensor:
         raise ValueError(f"swizzle_{side} must be SwizzleType.NO_SWIZZLE or None, got {swizzle!r}")
     if isinstance(scale, (list, tuple)) and len(scale) != 1:
         raise ValueError(f"scale_{side} must be one tensor for each of these recipes, got {len(scale)}")
-    if not isinstance(_only(scale), Tensor):
-        raise TypeError(f"scale_{side} must be a torch.Tensor, got {type(_only(scale)).__name__}")
+    check_dense(f"scale_{side}", _only(scale))
     return _only(scale)
 
 

@@ -17,7 +17,7 @@ from course_kernels.contexts import (
     unwrapped,
 )
 from course_kernels.dtypes import FP8, OUT_DTYPES, SCALED_DTYPES
-from course_kernels.engine.checks import Backend, check_dense, check_offs
+from course_kernels.engine.checks import Backend, check_dense, check_flags, check_offs
 from course_kernels.fp8.quantize import (
     magnitudes_of,
     quantize_1x128,
@@ -78,6 +78,7 @@ def to_fp8_then_scaled_grouped_mm(
         ``weight.mT``, is stored like it. Under ``torch.autocast`` operands are cast first, as those of ``grouped_mm``.
     """
     _check(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype)
+    check_flags(power_of_two=power_of_two)
     if not is_compiling():
         refuse_dtensors("to_fp8_then_scaled_grouped_mm", mat_a=mat_a, mat_b=mat_b, offs=offs)
         _refuse_transforms()
@@ -87,7 +88,7 @@ def to_fp8_then_scaled_grouped_mm(
         mat_a, mat_b = cast(mat_a, dtype), cast(mat_b, dtype)
     refuse_tangents("to_fp8_then_scaled_grouped_mm", mat_a, mat_b)
     out_dtype = out_dtype or mat_a.dtype
-    return _Layer.apply(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype, bool(power_of_two), backend)
+    return _Layer.apply(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype, power_of_two, backend)
 
 
 def _check(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype) -> None:

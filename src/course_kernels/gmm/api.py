@@ -82,7 +82,7 @@ def gmm(
     checks.check_operands(lhs, rhs, group_sizes, 3)
     matrices = checks.as_gkn(lhs, rhs, rhs_layout)
     checks.check_number_of_groups(group_sizes, rhs.shape[0])
-    checks.check_options(preferred_element_type, backend)
+    checks.check_options(preferred_element_type, backend, work_stealing=work_stealing, check=check)
     M, N = lhs.shape[0], matrices.shape[2]
     if bias is not None:
         checks.check_bias(bias, (rhs.shape[0], N), lhs)
@@ -202,7 +202,7 @@ def _tgmm(name, lhs, rhs, group_sizes, preferred_element_type, written, asked, l
     lhs, rhs, _ = _autocast(existing_out, lhs, rhs, None)
     checks.check_operands(lhs, rhs, group_sizes, 2)
     columns = checks.as_km(lhs, rhs, lhs_layout)
-    checks.check_options(preferred_element_type, backend)
+    checks.check_options(preferred_element_type, backend, accumulate=accumulate, check=check)
     (K, M), N, G = columns.shape, rhs.shape[1], group_sizes.shape[0]
     if accumulate and existing_out is None:
         raise ValueError("existing_out must be given with accumulate=True, got None: there is nothing to add to")
@@ -217,9 +217,9 @@ def _tgmm(name, lhs, rhs, group_sizes, preferred_element_type, written, asked, l
     refuse_tangents(name, lhs, rhs)
     ends = group_ends(group_sizes, M, "the M of lhs and rhs", check)
     options = Options(preferred_element_type, backend=backend, config=launch)
-    product = _multiply(existing_out, Product.packed(columns, rhs, ends, accumulate=bool(accumulate)), options)
+    product = _multiply(existing_out, Product.packed(columns, rhs, ends, accumulate=accumulate), options)
     if bias_grad is not None:
-        sums = bias_grad, columns.detach().mT, ends, bool(accumulate), backend, existing_out
+        sums = bias_grad, columns.detach().mT, ends, accumulate, backend, existing_out
         _in_our_names("bias_grad", sum_into, *sums)
     return product
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.dtypes import OUT_DTYPES
-from course_kernels.engine.checks import BACKENDS, check_dense
+from course_kernels.engine.checks import BACKENDS, check_dense, check_flags
 
 RhsLayout: TypeAlias = Literal["auto", "gkn", "gnk"]
 LhsLayout: TypeAlias = Literal["auto", "km", "mk"]
@@ -49,8 +49,9 @@ def check_operands(lhs, rhs, group_sizes, rhs_rank: int) -> None:
         raise TypeError(f"group_sizes must be torch.int32 or torch.int64, got {group_sizes.dtype}")
 
 
-def check_options(preferred_element_type, backend) -> None:
-    """Raise unless the result's dtype and the backend are known."""
+def check_options(preferred_element_type, backend, **flags) -> None:
+    """Raise unless the result's dtype and the backend are known, and flags are True or False."""
+    check_flags(**flags)
     if preferred_element_type not in OUT_DTYPES:
         raise TypeError(f"preferred_element_type must be one of {OUT_DTYPES}, got {preferred_element_type!r}")
     if backend not in BACKENDS:

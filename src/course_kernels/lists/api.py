@@ -25,6 +25,7 @@ from course_kernels.contexts import (
     wants_function,
 )
 from course_kernels.dtypes import FP8, Precision
+from course_kernels.engine.checks import check_flags
 from course_kernels.lists.checks import Method, Settings, check_operands, prepare_out
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ class GroupGemmPlan:
         record: bool = False,
     ) -> None:
         settings = Settings.checked(method, out_dtype, precision, config)
+        check_flags(record=record)
         if programs is not None and (type(programs) is not int or programs < 1):
             raise ValueError(f"programs must be a positive integer, got {programs!r}")
         group_A, group_B = check_operands(group_A, group_B, precision)

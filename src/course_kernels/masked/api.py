@@ -6,7 +6,7 @@ from torch import Tensor
 
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import refuse_tangents
-from course_kernels.engine.checks import Backend
+from course_kernels.engine.checks import Backend, check_flags
 from course_kernels.engine.options import Options
 from course_kernels.engine.tuning.defaults import rows_class
 from course_kernels.masked.checks import Call, resolve_mark
@@ -70,6 +70,7 @@ def deepgemm(
         block scales: DeepGEMM's ``m_grouped_*_gemm_nt_masked``. Sums are float32; with block scales the products of
         each 128 of K are added up apart, scaled, and added to that.
     """
+    check_flags(check=check)
     WQ, shuffled = resolve_mark(WQ, shuffled)
     rows = 0
     if expected_m is not None:

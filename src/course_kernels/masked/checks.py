@@ -162,8 +162,8 @@ def _scaling_of(call: Call) -> Scaling:
                 raise ValueError(f"{name} must be None for {x.dtype} operands: float8 operands alone have scales")
         return UNSCALED
     for name, scale in (("x_scale", x_scale), ("w_scale", w_scale)):
-        if not isinstance(scale, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor for {x.dtype} operands, got {type(scale).__name__}")
+        if scale is None:
+            raise TypeError(f"{name} must be a torch.Tensor for {x.dtype} operands, got NoneType")
         check_dense(name, scale)
         check_factors(name, scale, "XQ", x.device)
     deep, wide = -(-depth // BLOCK), -(-columns // BLOCK)

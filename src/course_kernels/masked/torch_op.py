@@ -38,7 +38,7 @@ def multiply(call: Call, options: Options) -> Tensor:
     if not torch.compiler.is_compiling():
         refuse_dtensors("deepgemm", **call.tensors())
         problem_of(call, options)  # raises our error, before the dispatcher raises its own
-    torch.ops.course_kernels.deepgemm(*call, bool(options.check), options.backend, encode_launch(options))
+    torch.ops.course_kernels.deepgemm(*call, options.check, options.backend, encode_launch(options))
     return call.Y
 
 

@@ -16,6 +16,7 @@ from course_kernels.engine.checks import (
     BACKENDS,
     check_dense,
     check_device,
+    check_flags,
     check_num_sms,
     check_offs,
     check_out_form,
@@ -209,8 +210,9 @@ def check_bias(mode: str, bias, shape: tuple[int, int], dtypes: set[torch.dtype]
         raise ValueError(f"bias must be on the device of mat_a, {device}, got {bias.device}")
 
 
-def check_options(tail, config, has_out: bool, accumulate: bool = False, num_sms: int | None = None) -> None:
-    """Raise unless ``tail``, ``config``, ``accumulate`` and ``num_sms`` are what ``grouped_mm`` takes."""
+def check_options(tail, config, has_out: bool, num_sms: int | None, *, accumulate: bool = False, **flags) -> None:
+    """Raise unless ``tail``, ``config``, ``num_sms``, ``accumulate`` and other flags are what ``grouped_mm`` takes."""
+    check_flags(accumulate=accumulate, **flags)
     if tail not in TAILS:
         raise ValueError(f"tail must be one of {TAILS}, got {tail!r}")
     if tail == "keep" and not has_out:
@@ -230,7 +232,8 @@ def check_main_grad(main_grad, mat_a, mat_b, others: Mapping[str, Tensor | None]
         mat_a, mat_b: of the product.
         others: the product's tensors by name, whose memory is compared; None where they have none.
     """
-    for name, tensor in (("mat_a", mat_a), ("mat_b", mat_b), ("main_grad", main_grad)):
+    given = {name: tensor for name, tensor in (others or {}).items() if tensor is not None}
+    for name, tensor in (given | dict(mat_a=mat_a, mat_b=mat_b, main_grad=main_grad)).items():
         check_dense(name, tensor)
     mode = MODE_OF_RANKS.get((mat_a.dim(), mat_b.dim()))
     if mode != "m":

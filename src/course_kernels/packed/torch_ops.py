@@ -56,7 +56,7 @@ def _tell_torch() -> None:
 def _dispatched(product: Product, options: Options) -> Tensor:
     """The operator."""
     a, b, offs, bias, scale_a, scale_b = product.tensors().values()
-    tail = (options.out_dtype, bool(options.check), options.backend, encode_launch(options))
+    tail = (options.out_dtype, options.check, options.backend, encode_launch(options))
     if scale_a is None:
         return torch.ops.course_kernels.grouped_mm(a, b, offs, bias, *tail)
     scaling = product.scaling.name
@@ -81,7 +81,7 @@ def multiply_into(out: Tensor, product: Product, options: Options) -> Tensor:
         check_out_form("out", out, problem.out_shape, problem.out_dtype, "mat_a", product.a.device)
         _tell_torch()
     torch.ops.course_kernels.grouped_mm_out(
-        *tensors, options.out_dtype, out, product.epilogue.keep_tail, bool(options.check), options.backend,
+        *tensors, options.out_dtype, out, product.epilogue.keep_tail, options.check, options.backend,
         encode_launch(options), product.epilogue.accumulates, product.scaling.name or ROW,
     )  # fmt: skip
     return out
