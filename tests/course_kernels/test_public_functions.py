@@ -232,3 +232,40 @@ def test_every_tensor_is_dense(call):
                 name_in_error = rf"{name}\[1\]" if listed else name
                 with pytest.raises(TypeError, match=rf"\b{name_in_error} must be a .*got .*{text}"):
                     call.function(**copied(call.arguments) | changed)
+
+
+# ---- vmap
+
+HAVE_RULES = "grouped_mm", "scaled_grouped_mm", "group_sums", "quantize_1x128", "quantize_128x128", "deepgemm", "gmm"
+
+
+@pytest.fixture
+def no_fallback():
+    """Refuse torch's own loop over a batch, which warns of a performance drop."""
+    torch._C._functorch._set_vmap_fallback_enabled(False)
+    yield
+    torch._C._functorch._set_vmap_fallback_enabled(True)
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize(
+    "call",
+    [
+        call.with_(check=False) if "check" in call.arguments else call
+        for call in CALLS
+        if call.name.split()[0] in HAVE_RULES and call.arguments.get("backend") == "torch"
+        if not {"out", "main_grad", "WQ"} & call.arguments.keys() or call.name == "deepgemm float8 torch"
+    ],
+    ids=str,
+)
+def test_operators_have_rules_for_batches(call):
+    names = [name for name, given in call.arguments.items() if isinstance(given, torch.Tensor)]
+    tensors = [call.arguments[name] for name in names]
+
+    def function(*given):
+        found = call.function(**call.arguments | dict(zip(names, given)))
+        return found if isinstance(found, tuple) else (found,)
+
+    found = torch.func.vmap(function)(*(torch.stack([each, each]) for each in tensors))
+    wanted = function(*copied(tensors))
+    assert_same([each[1] for each in found], wanted)

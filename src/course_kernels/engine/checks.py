@@ -15,6 +15,13 @@ Backend: TypeAlias = Literal["auto", "triton", "cute", "torch"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
+def transposed_hint(name: str, matrix: Tensor, depth: int | torch.SymInt) -> str:
+    """What to do about an operand (..., K, N) that has K where N should be; nothing where it does not."""
+    columns = matrix.shape[-1]
+    plain = not isinstance(columns, torch.SymInt) and not isinstance(depth, torch.SymInt)
+    return f". It has K columns: pass {name}.mT" if plain and columns == depth else ""
+
+
 def differ(one: int | torch.SymInt, other: int | torch.SymInt, rule: str) -> bool:
     """Whether two extents that must be equal differ. If they are known only when a traced program runs, the program
     compares them then, and its error names the broken rule."""

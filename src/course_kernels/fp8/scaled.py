@@ -112,6 +112,7 @@ def scaled_grouped_mm(
         The operator is ``torch.ops.course_kernels.scaled_grouped_mm``. With factors of rows and columns DTensors have
         the shardings of ``grouped_mm``; with factors of blocks all are gathered. gloo gathers no float8: torch raises
         "Invalid scalar type".
+        ``torch.func.vmap`` makes a call for each element of the batch.
         Float8 operands have no gradient: ``to_fp8_then_scaled_grouped_mm`` is for training.
     """
     tensors = (mat_a, mat_b, _only(scale_a), _only(scale_b), bias, offs, out)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from course_kernels.contexts import in_memory, unwrapped
+from course_kernels.contexts import in_memory, refuse_dtensors, unwrapped
 from course_kernels.memory import check_dense, check_has_memory
 
 # ---- form: rank, dtype, device; nothing here reads a value, so nothing waits for a device
@@ -36,6 +36,7 @@ def extent(name: str, value: int) -> None:
 def rows(name: str, value: Tensor, ndim: int, device: torch.device) -> None:
     """Check that `value` is a tensor of rows on `device`."""
     check_dense(name, value)
+    refuse_dtensors("GroupLayout", **{name: value})
     if value.ndim < ndim:
         raise ValueError(f"{name} must have at least {ndim} dimension(s), got shape {tuple(value.shape)}")
     if value.device != device:

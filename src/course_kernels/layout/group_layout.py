@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from course_kernels.contexts import refuse_dtensors
 from course_kernels.layout import checks, padding
 
 __all__ = ["GroupLayout", "padding_waste"]
@@ -43,7 +44,8 @@ class GroupLayout:
     group, which may be left out where the layout was built from `masked_m`.
 
     Raises:
-        TypeError: a description is no tensor, or neither int32 nor int64; a count is no int.
+        TypeError: a description is no tensor, or neither int32 nor int64; a count is no int; a DTensor is given where
+            rows or slots are counted, or rows are moved.
         ValueError: a description is not 1-D, or has the wrong length; a count is negative, or missing.
 
     Attributes:
@@ -173,7 +175,7 @@ class GroupLayout:
         if total_m is None:
             raise ValueError(f"row_groups needs total_m, as a layout of {self.kind} does not hold the number of rows")
         checks.extent("total_m", total_m)
-        rows = torch.arange(total_m, dtype=self.dtype, device=self.device)
+        rows = self._range(total_m)
         ends = self.ends.contiguous()
         # The number of ends at or before a row is its group. That steps over empty groups, too.
         group = torch.searchsorted(ends, rows, right=True, out_int32=self.dtype == torch.int32)
@@ -198,19 +200,18 @@ class GroupLayout:
 
     def masked(self, max_m: int | None = None) -> Tensor:
         """(G, max_m) bool: which slots of a padded tensor hold a row."""
-        slots = torch.arange(self._slots(max_m), dtype=self.dtype, device=self.device)
-        return slots < self.sizes[:, None]
+        return self._range(self._slots(max_m)) < self.sizes[:, None]
 
     def pad_indices(self, max_m: int | None = None) -> Tensor:
         """(G, max_m) int64: the packed row of each slot of the padded layout, -1 where the slot is padding."""
-        return padding.pad_indices(self.offsets, self._slots(max_m))
+        return padding.pad_indices(self.offsets, self._range(self._slots(max_m)))
 
     def pack_indices(self, total_m: int, max_m: int | None = None) -> Tensor:
         """(total_m,) int64: the slot g * max_m + i of each packed row; -1 in the tail, and for a row beyond its group's
         slots."""
         max_m = self._slots(max_m)
         checks.extent("total_m", total_m)
-        return padding.pack_indices(self.row_groups(total_m), self.offsets, max_m)
+        return padding.pack_indices(self.row_groups(total_m), self.offsets, self._range(total_m), max_m)
 
     def pad(self, packed: Tensor, max_m: int | None = None, *, fill: float = 0) -> Tensor:
         """Spread packed rows over padded slots.
@@ -256,6 +257,11 @@ class GroupLayout:
         if self.max_m is not None and padded.shape[1] != self.max_m:
             raise ValueError(f"padded holds {padded.shape[1]} slots a group, the layout has max_m = {self.max_m}")
         return padding.gather(padded.flatten(0, 1), self.pack_indices(total_m, padded.shape[1]), fill)
+
+    def _range(self, count: int) -> Tensor:
+        """The numbers of rows or slots."""
+        refuse_dtensors("a conversion of GroupLayout that counts rows or slots", **{self.kind: self.source})
+        return torch.arange(count, dtype=self.dtype, device=self.device)
 
     def _slots(self, max_m: int | None) -> int:
         max_m = self.max_m if max_m is None else max_m

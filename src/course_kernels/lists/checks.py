@@ -12,7 +12,7 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import autocast_dtype, cast, refuse_beside_dtensors
 from course_kernels.dtypes import IN_DTYPES, MAX_EXTENT, OUT_DTYPES, PRECISIONS, default_out_dtype
-from course_kernels.engine.checks import check_detached
+from course_kernels.engine.checks import check_detached, transposed_hint
 from course_kernels.memory import check_apart, check_dense, check_written
 
 Method: TypeAlias = Literal["auto", "naive", "round_robin", "tma"]
@@ -88,6 +88,7 @@ def check_operands(
             raise ValueError(
                 f"problem {i}: group_A[{i}] has K = {a.shape[1]} columns and group_B[{i}] has {b.shape[0]} rows; "
                 f"they must be equal (shapes {tuple(a.shape)} and {tuple(b.shape)})"
+                + transposed_hint(f"group_B[{i}]", b, a.shape[1])
             )
     runtime.check_dtype("group_A", dtype, device, "Convert the operands to float16.")
     if dtype == torch.float32 and precision == "tf32" and not runtime.supports_tf32(device):

@@ -21,6 +21,7 @@ from course_kernels.engine.checks import (
     check_offs,
     check_out_form,
     differ,
+    transposed_hint,
 )
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import EACH, Ends, Problem, Product, in_words_of
@@ -67,7 +68,7 @@ def problem_of(product: Product, options: Options) -> Problem:
     if differ(depth, mat_b.shape[-2], "mat_a must have as many columns as mat_b has rows"):
         raise ValueError(
             f"mat_a has K = {depth} columns and mat_b has {mat_b.shape[-2]} rows; they must be equal (shapes "
-            f"{tuple(mat_a.shape)} and {tuple(mat_b.shape)})"
+            f"{tuple(mat_a.shape)} and {tuple(mat_b.shape)})" + transposed_hint("mat_b", mat_b, depth)
         )
     out_shape = (rows, columns) if mode in ("m", "n") else (groups, rows, columns)
     for name, extents in (("mat_a", mat_a.shape), ("mat_b", mat_b.shape), ("the result", out_shape)):
@@ -161,7 +162,8 @@ def check_dtypes(mat_a: Tensor, mat_b: Tensor, out_dtype, scaled: bool) -> None:
             hint = "; scaled_grouped_mm multiplies float8" if not scaled and matrix.dtype in SCALED_DTYPES else ""
             raise TypeError(f"{name} must have a dtype of {allowed}, got {matrix.dtype}{hint}")
     if not scaled and mat_b.dtype != mat_a.dtype:
-        raise TypeError(f"mat_b must have the dtype of mat_a, {mat_a.dtype}, got {mat_b.dtype}")
+        hint = "; scaled_grouped_mm multiplies two operands of float8" if mat_b.dtype in SCALED_DTYPES else ""
+        raise TypeError(f"mat_b must have the dtype of mat_a, {mat_a.dtype}, got {mat_b.dtype}{hint}")
     if out_dtype is not None and out_dtype not in OUT_DTYPES:
         raise TypeError(f"{'output_dtype' if scaled else 'out_dtype'} must be one of {OUT_DTYPES}, got {out_dtype!r}")
 
