@@ -6,10 +6,15 @@ import ast
 import re
 from pathlib import Path
 
+from torch.utils._device import _device_constructors
+
 from places import ROOT
 
 SOURCES, TESTS = ROOT / "src", ROOT / "tests"
 PROGRAMS = (ROOT / "tools", ROOT / "benchmarks")  # each file is a module of its own
+FACTORIES = sorted(
+    {function.__name__ for function in _device_constructors()}
+)  # of torch: what a default device changes
 PRIVATE = re.compile(r"_(?!_)")
 MAX_LINES = 400
 MAX_UNTESTED_LINES = 20
@@ -207,6 +212,27 @@ def test_benchmarks_need_the_library_alone():
     assert {name: targets for name, targets in found.items() if targets} == {}
 
 
+def made_by_default(source: str) -> list[str]:
+    """Calls of torch's factories that leave dtype or device to the defaults of the process, which a user may change."""
+    tree = ast.parse(source)
+    froms = [each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) and each.module == "torch"]
+    bare = {alias.asname or alias.name for each in froms for alias in each.names if alias.name in FACTORIES}
+    made = bare | {f"torch.{name}" for name in FACTORIES}
+    found = []
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in made:
+            lacking = sorted({"dtype", "device"} - {keyword.arg for keyword in call.keywords})
+            found += [f"{ast.unparse(call.func)} in line {call.lineno} names no {name}" for name in lacking]
+    return found
+
+
+def test_tensors_of_the_library_name_their_dtype_and_device():
+    modules = {name: source for name, source in PACKAGES.items() if name.startswith("course_kernels")}
+    device_code = {name for name in modules if name.startswith("course_kernels.kernels.")}
+    found = [f"{name}: {what}" for name in modules.keys() - device_code for what in made_by_default(modules[name])]
+    assert not found, "\n".join(sorted(found))
+
+
 def test_the_rules_notice_what_breaks_them():
     runtime = "course_kernels.runtime"
     assert private_names(f"from {runtime} import _x, __doc__, mode") == [f"{runtime}._x in line 1"]
@@ -216,6 +242,10 @@ def test_the_rules_notice_what_breaks_them():
     assert private_names("import torch\nfrom torch import _C\ntorch._C") == []
     late = "import course_kernels\ndef f():\n    import torch\n    from course_kernels import runtime, group_gemm"
     assert late_imports(late) == {"course_kernels", runtime}
+    assert made_by_default("torch.zeros(3, dtype=d)") == ["torch.zeros in line 1 names no device"]
+    assert made_by_default("from torch import ones\nones(1, device=e)") == ["ones in line 2 names no dtype"]
+    assert len(made_by_default("x = [torch.tensor(1).cos()]")) == 2
+    assert made_by_default("torch.zeros_like(x), x.new_zeros(3), torch.full((), 1, dtype=d, device=e)") == []
     assert of_the_course("def f():\n    from gemm_course.cli import bench") == ["gemm_course.cli.bench"]
     assert has_tests(runtime)
     assert not has_tests("course_kernels.run")

@@ -242,6 +242,31 @@ def quantized(mesh):
     return equal([t.float().full_tensor() for t in found], [t.float() for t in quantize_1x128(x[0], offs=offs)])
 
 
+def layouts(mesh):
+    """GroupLayout moves local rows, and says so."""
+    from course_kernels import GroupLayout
+
+    sizes = torch.tensor([1, 2], device=mesh.device_type)
+    rows, slots = torch.ones(3, 2, device=mesh.device_type), torch.ones(2, 2, 2, device=mesh.device_type)
+    local, sharded = GroupLayout.from_sizes(sizes), GroupLayout.from_sizes(put(mesh, sizes))
+    for name, refused in {
+        "packed": lambda: local.pad(put(mesh, rows), 2),
+        "padded": lambda: local.pack(put(mesh, slots), 3),
+        "sizes": lambda: sharded.pad(rows, 2),
+        "sizes ": lambda: sharded.pack(slots, 3),
+        "sizes of row_groups": lambda: sharded.row_groups(3),
+        "sizes of masked": lambda: sharded.masked(2),
+    }.items():
+        try:
+            refused()
+        except TypeError as error:
+            if not str(error).startswith(f"{name.split()[0]} must be a local tensor, from to_local(), got a DTensor"):
+                return f"{name}: {error}"
+        else:
+            return f"{name} is accepted"
+    return equal([full([sharded.offsets])[0]], [local.offsets])
+
+
 def training(mesh):
     """The same script with either function: the same losses, falling, and the same weights, bit for bit."""
     text, found = TRAINING.read_text(encoding="utf-8"), []
@@ -269,6 +294,7 @@ CASES = {
     "other products": other_products,
     "scaled": scaled,
     "quantized": quantized,
+    "layouts": layouts,
     "training": training,
 }
 

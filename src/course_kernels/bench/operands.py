@@ -116,17 +116,19 @@ def make_operands(row: Row, device: torch.device | str, dtype: torch.dtype = tor
         return torch.full(shape, float("nan"), dtype=dtype if dtype.itemsize > 1 else torch.bfloat16, device=device)
 
     def factors(*shape: int, scale: float = 1.0) -> Tensor:
-        return torch.empty(shape, device=device).uniform_(0.5 * scale, 1.5 * scale, generator=generator)
+        return torch.empty(shape, dtype=torch.float32, device=device).uniform_(
+            0.5 * scale, 1.5 * scale, generator=generator
+        )
 
     def normal_8_bit(*shape: int) -> Tensor:
         # torch cannot draw float8, so each matrix is drawn in float32 and copied.
         values = torch.empty(shape, dtype=dtype, device=device)
         for part in values.unbind() if len(shape) == 3 else [values]:
-            part.copy_(torch.empty(part.shape, device=device).normal_(generator=generator))
+            part.copy_(torch.empty(part.shape, dtype=torch.float32, device=device).normal_(generator=generator))
         return values
 
     G, M, N, K = row.groups, row.total_m, row.N, row.K
-    offs = torch.tensor(row.sizes, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(device)
+    offs = torch.tensor(row.sizes, dtype=torch.int32, device="cpu").cumsum(0, dtype=torch.int32).to(device)
     if dtype.itemsize == 1:
         scales = dict(scale_a=factors(M), scale_b=factors(G, N, scale=K**-0.5))
         a, weight = normal_8_bit(M, K), normal_8_bit(G, N, K)

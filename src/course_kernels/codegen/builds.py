@@ -26,6 +26,7 @@ from course_kernels.dtypes import (
 from course_kernels.kernels.codes import Record
 from course_kernels.lists.cost_model import candidates
 from course_kernels.targets import TARGETS, Target, find_target
+from course_kernels.validation import check_flags
 
 
 def build(
@@ -60,7 +61,8 @@ def build(
 
     Raises:
         ValueError: an option value that does not exist.
-        TypeError: an option that the kernel does not have, or a configuration that is no ``GemmConfig``.
+        TypeError: an option that the kernel does not have, a configuration that is no ``GemmConfig``, or an option that
+            must be True or False and is neither.
 
     Notes:
         Compile-time values come from ``launch.compile_time_arguments``, as in the launch itself. Triton specialises
@@ -68,6 +70,7 @@ def build(
     """
     from course_kernels.lists import launch  # imports Triton, which takes a second
 
+    check_flags(aligned=aligned, record=record)
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
     if config is not None and not isinstance(config, GemmConfig):

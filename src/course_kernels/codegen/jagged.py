@@ -50,10 +50,10 @@ def build_jagged(
     dtype = find_dtype("dtype", dtype, OUT_DTYPES)
     b_dtype = dtype if b_dtype is None else find_dtype("b_dtype", b_dtype, OUT_DTYPES)
     extent, total = _EXTENT + (not aligned), rows_per_group * _GROUPS
-    a = torch.empty(total, extent, dtype=dtype)
-    b = torch.empty(extent, extent, dtype=b_dtype)
-    out = torch.empty(total, extent, dtype=torch.promote_types(dtype, b_dtype))
-    offsets = torch.empty(_GROUPS + 1, dtype=torch.int32)
+    a = torch.empty(total, extent, dtype=dtype, device="cpu")
+    b = torch.empty(extent, extent, dtype=b_dtype, device="cpu")
+    out = torch.empty(total, extent, dtype=torch.promote_types(dtype, b_dtype), device="cpu")
+    offsets = torch.empty(_GROUPS + 1, dtype=torch.int32, device="cpu")
     if config is None:
         config = triton_kernels.choose_config(total, _GROUPS, extent, out.element_size(), shared_limit)
     operands = (a, b if b_layout == "row" else b.mT, offsets, out)

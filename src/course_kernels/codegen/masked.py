@@ -20,6 +20,7 @@ from course_kernels.engine.tuning.fallback_rules import with_block_scales
 from course_kernels.kernels.codes import Scales
 from course_kernels.masked.checks import DTYPES, FP8_DTYPES, Call, check_call
 from course_kernels.targets import Target
+from course_kernels.validation import check_flags
 
 SCALES = ("group", "channel", "block")
 _ROWS, _EXTENT, _GROUPS = 256, 512, 8  # of the stand-in operands
@@ -53,6 +54,7 @@ def build_masked(
     Raises:
         ValueError: an option value that does not exist, or a configuration that is not valid for the kernel.
     """
+    check_flags(shuffled=shuffled, aligned=aligned)
     dtype, out_dtype = find_dtype("dtype", dtype, DTYPES), find_dtype("out_dtype", out_dtype, OUT_DTYPES)
     if scales not in SCALES:
         raise ValueError(f"scales must be one of {SCALES}, got {scales!r}")
@@ -74,17 +76,19 @@ def stand_ins(dtype, out_dtype, scales, aligned, w_layout, shuffled, groups) -> 
     """Make arguments of a call; their memory is never touched."""
 
     def batch(rows, cols, kind, whole=False):
-        return torch.empty(groups, rows, cols + (not aligned and not whole), dtype=kind)[..., :cols]
+        padded = cols + (not aligned and not whole)
+        return torch.empty(groups, rows, padded, dtype=kind, device="cpu")[..., :cols]
 
     x, y = batch(_ROWS, _EXTENT, dtype), batch(_ROWS, _EXTENT, out_dtype)
     w = batch(_EXTENT, _EXTENT, dtype, whole=shuffled)
-    sizes = torch.empty(groups, dtype=torch.int32)
+    sizes = torch.empty(groups, dtype=torch.int32, device="cpu")
     if dtype not in FP8_DTYPES:
         return Call(x, w if w_layout == "row" else w.mT, y, sizes, shuffled=shuffled)
     blocks = _EXTENT // BLOCK
     of_w = {"group": (groups,), "channel": (groups, _EXTENT), "block": (groups, blocks, blocks)}[scales]
-    x_scale = torch.empty(groups, _ROWS, blocks if scales == "block" else 1)
-    return Call(x, w if w_layout == "row" else w.mT, y, sizes, x_scale, torch.empty(of_w), shuffled)
+    of_x = (groups, _ROWS, blocks if scales == "block" else 1)
+    factors = (torch.empty(shape, dtype=torch.float32, device="cpu") for shape in (of_x, of_w))
+    return Call(x, w if w_layout == "row" else w.mT, y, sizes, *factors, shuffled)
 
 
 def shipped_masked(target: Target) -> list[Build]:

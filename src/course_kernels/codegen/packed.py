@@ -28,6 +28,7 @@ from course_kernels.packed import group_sums
 from course_kernels.packed.checks import problem_of
 from course_kernels.runtime import Device
 from course_kernels.targets import Target, find_target, has_descriptors
+from course_kernels.validation import check_flags
 
 MODES = {"contiguous": ("m", "n", "batch"), "transposed": ("k",)}
 # Layouts of A and B that training and inference meet: weights are stored (N, K) or (K, N), gradients transpose. What a
@@ -85,6 +86,7 @@ def build_packed(
     Raises:
         ValueError: an option value that does not exist, or a configuration that is not valid for the kernel.
     """
+    check_flags(aligned=aligned, bias=bias, keep_tail=keep_tail, accumulate=accumulate)
     mode = MODES[kernel][0] if mode is None else mode
     if mode not in MODES[kernel]:
         raise ValueError(f"mode must be one of {MODES[kernel]} for kernel {kernel!r}, got {mode!r}")
@@ -145,20 +147,21 @@ def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling=RO
 
     def matrix(shape, layout, dtype):
         *batch, rows, cols = shape if layout == "row" else (*shape[:-2], shape[-1], shape[-2])
-        padded = torch.empty(*batch, rows, cols + (not aligned), dtype=dtype)
+        padded = torch.empty(*batch, rows, cols + (not aligned), dtype=dtype, device="cpu")
         return padded[..., :cols] if layout == "row" else padded[..., :cols].mT
 
     a, b, c = (matrix(*each) for each in zip(shapes, layouts, (dtype, b_dtype or dtype, out_dtype)))
-    offs = None if mode == "batch" else torch.empty(groups, dtype=torch.int32)
-    scales = (None, None)
+    offs = None if mode == "batch" else torch.empty(groups, dtype=torch.int32, device="cpu")
+    sides = (None, None)
     if scaling != ROW:
         extents = (all_ if mode == "m" else one, all_ if mode == "n" else one, all_ if mode == "k" else one, groups)
-        scales = tuple(torch.empty(shapes[0]) for shapes in block_scale_shapes(mode, extents, scaling))
+        sides = [shapes[0] for shapes in block_scale_shapes(mode, extents, scaling)]
     elif dtype.itemsize == 1:
         sides = {"m": (all_, (groups, one)), "n": ((groups, one), all_)}.get(mode, ((groups, one), (groups, one)))
-        scales = tuple(torch.empty(side, dtype=torch.float32) for side in sides)
+    scales = (side and torch.empty(side, dtype=torch.float32, device="cpu") for side in sides)
     of_bias = out_dtype if dtype.itemsize == 1 else dtype
-    return (a, b, offs, torch.empty(groups, one, dtype=of_bias) if bias else None, *scales), c
+    bias = torch.empty(groups, one, dtype=of_bias, device="cpu") if bias else None
+    return (a, b, offs, bias, *scales), c
 
 
 def build_group_sums(
@@ -172,11 +175,13 @@ def build_group_sums(
         total: its rows: few take one launch, many take two.
         accumulate: add to the result's memory.
     """
+    check_flags(accumulate=accumulate)
     dtype = find_dtype("dtype", dtype, OUT_DTYPES)
     shape = (total, _EXTENT) if layout == "row" else (_EXTENT, total)
-    matrix = torch.empty(shape, dtype=dtype)
+    matrix = torch.empty(shape, dtype=dtype, device="cpu")
     matrix = matrix if layout == "row" else matrix.mT
-    offs, out = torch.empty(_GROUPS, dtype=torch.int32), torch.empty(_GROUPS, _EXTENT)
+    offs = torch.empty(_GROUPS, dtype=torch.int32, device="cpu")
+    out = torch.empty(_GROUPS, _EXTENT, dtype=torch.float32, device="cpu")
     builds = []
     for launch in group_sums.prepare(matrix, offs, out, accumulate):
         name = f"course_kernels.kernels.group_sums:{launch.kernel}"

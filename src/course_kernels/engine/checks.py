@@ -10,20 +10,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from course_kernels import runtime
 from course_kernels.memory import check_detached
+from course_kernels.validation import check_dense
 
 Backend: TypeAlias = Literal["auto", "triton", "cute", "torch"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
-
-
-def check_dense(name: str, value) -> None:
-    """Raise unless a value is a tensor with strides."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
-    if torch.compiler.is_compiling():  # only strided tensors there; a backward cannot read a layout
-        return
-    if value.layout != torch.strided or value.is_nested:
-        layout = "nested" if value.is_nested else value.layout
-        raise TypeError(f"{name} must be a dense (strided) tensor, got layout {layout}")
 
 
 def differ(one: int | torch.SymInt, other: int | torch.SymInt, rule: str) -> bool:

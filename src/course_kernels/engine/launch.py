@@ -167,7 +167,8 @@ class EmptyPlan:
         if not out.numel():
             return
         if self._mode == "masked":
-            out.masked_fill_((torch.arange(out.shape[1], device=out.device) < offs[:, None])[:, :, None], 0)
+            rows = torch.arange(out.shape[1], dtype=torch.int64, device=out.device)
+            out.masked_fill_((rows < offs[:, None])[:, :, None], 0)
             return
         if self._mode == "batch":
             out.zero_() if bias is None else out.copy_(bias[:, None, :].expand_as(out))

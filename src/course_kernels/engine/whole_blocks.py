@@ -72,13 +72,14 @@ def pack_by_torch(values: Tensor, offs: Tensor, scale: Tensor) -> WholeBlocks:
         return made
     starts, blocks, lasts = _spans(offs, values.shape[1])
     made.ends.copy_(lasts * BLOCK)
-    to = torch.arange(made.values.shape[1] // BLOCK, device=values.device)
+    to = torch.arange(made.values.shape[1] // BLOCK, dtype=torch.int64, device=values.device)
     g = torch.searchsorted(lasts, to, right=True)
     inside, g = g < offs.shape[0], g.clamp(max=offs.shape[0] - 1)
     in_group = to - (lasts - blocks)[g]
     column = torch.where(inside, starts[g] // BLOCK + g + in_group, 0)
     made.scale.copy_(torch.where(inside, scale[:, column], 0.0))
-    at = ((starts[g] + in_group * BLOCK)[:, None] + torch.arange(BLOCK, device=values.device)).flatten()
+    columns = torch.arange(BLOCK, dtype=torch.int64, device=values.device)
+    at = ((starts[g] + in_group * BLOCK)[:, None] + columns).flatten()
     inside = inside.repeat_interleave(BLOCK) & (at < offs.long().clamp(0, values.shape[1])[g].repeat_interleave(BLOCK))
     padded = torch.nn.functional.pad(values.view(torch.uint8), (0, 1))  # one more column, of zeros
     made.values.view(torch.uint8).copy_(padded[:, torch.where(inside, at, values.shape[1])])

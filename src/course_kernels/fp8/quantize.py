@@ -12,9 +12,10 @@ from course_kernels import runtime
 from course_kernels.contexts import is_compiling, is_plain, is_profiling
 from course_kernels.dtypes import FP8, FP8_E5M2, MAX_EXTENT, OUT_DTYPES
 from course_kernels.engine import whole_blocks
-from course_kernels.engine.checks import BACKENDS, check_dense, check_offs
+from course_kernels.engine.checks import BACKENDS, check_offs
 from course_kernels.engine.scaling import BLOCK, padded_columns
 from course_kernels.packed import sharding
+from course_kernels.validation import check_dense, check_flags
 
 LARGEST = {FP8: 448.0, FP8_E5M2: 57344.0}  # magnitudes
 LEAST = 2.0**-100
@@ -69,12 +70,13 @@ def quantize_1x128(
             dw = scaled_grouped_mm(qd, qx.mT, sd, LINE, sx, LINE, offs=offs)
     """
     _check_lines(x, offs, dtype, backend)
+    check_flags(power_of_two=power_of_two)
     x = x.detach()
     if is_plain(x, offs) and not is_profiling():
         return _lines(x, offs, power_of_two, backend)
     if not is_compiling():
         sharding.register()
-    return torch.ops.course_kernels.quantize_1x128(x, offs, bool(power_of_two), backend)
+    return torch.ops.course_kernels.quantize_1x128(x, offs, power_of_two, backend)
 
 
 def quantize_128x128(
@@ -102,12 +104,13 @@ def quantize_128x128(
         ``torch.ops.course_kernels.quantize_128x128``; DTensors stay sharded in all dimensions but the last two.
     """
     _check(w, 2, dtype, backend)
+    check_flags(power_of_two=power_of_two)
     w = w.detach()
     if is_plain(w) and not is_profiling():
         return _squares(w, power_of_two, backend)
     if not is_compiling():
         sharding.register()
-    return torch.ops.course_kernels.quantize_128x128(w, bool(power_of_two), backend)
+    return torch.ops.course_kernels.quantize_128x128(w, power_of_two, backend)
 
 
 def quantize_whole_blocks(
@@ -121,10 +124,11 @@ def quantize_whole_blocks(
         stored block by block; and the ends of the groups, int32 (G,). Past the last group values and factors are 0.
     """
     _check_lines(x, offs, FP8, backend)
+    check_flags(power_of_two=power_of_two)
     x = x.detach()
     if is_plain(x, offs) and not is_profiling():
         return _whole(x, offs, power_of_two, backend)
-    return torch.ops.course_kernels.quantize_whole_blocks(x, offs, bool(power_of_two), backend)
+    return torch.ops.course_kernels.quantize_whole_blocks(x, offs, power_of_two, backend)
 
 
 def _check(x, least_dims: int, dtype, backend) -> None:
@@ -204,7 +208,7 @@ def _lines_by_triton(
         quantize_lines_kernel[(programs,)](
             *tensors, None if offs is None else offs.contiguous(), ends, lines, depth, columns, groups,
             *(stride for tensor in tensors for stride in tensor.stride()), RESTART=offs is not None,
-            GROUPS=1 << groups.bit_length(), BLOCK_L=block, POWER_OF_TWO=bool(power_of_two), ROUND=not x.is_cuda,
+            GROUPS=1 << groups.bit_length(), BLOCK_L=block, POWER_OF_TWO=power_of_two, ROUND=not x.is_cuda,
         )  # fmt: skip
 
 
@@ -223,7 +227,7 @@ def _squares(w: Tensor, power_of_two: bool, backend: str, fake: bool = False) ->
         with _device_of(w):
             quantize_squares_kernel[(scale.numel(),)](
                 *tensors, *w.shape[-2:], *(stride for tensor in tensors for stride in tensor.stride()),
-                POWER_OF_TWO=bool(power_of_two), ROUND=not w.is_cuda, num_warps=8,
+                POWER_OF_TWO=power_of_two, ROUND=not w.is_cuda, num_warps=8,
             )  # fmt: skip
     return q, scale
 
@@ -289,7 +293,7 @@ def magnitudes_of(x: Tensor) -> Tensor:
 
 
 def _lines_by_torch(x: Tensor, offs: Tensor | None, power_of_two: bool, q: Tensor, scale: Tensor) -> None:
-    at = torch.arange(x.shape[-1], device=x.device)
+    at = torch.arange(x.shape[-1], dtype=torch.int64, device=x.device)
     columns, magnitudes, inside, column = scale.shape[-1], magnitudes_of(x), None, at // BLOCK
     if offs is not None:
         # The tail is one more group; its column comes after all others.

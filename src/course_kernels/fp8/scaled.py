@@ -17,6 +17,7 @@ from course_kernels.engine.scaling import LINE, ROW, SQUARE
 from course_kernels.packed.api import cut_to_shared_k
 from course_kernels.packed.checks import Tail, check_options
 from course_kernels.packed.torch_ops import multiply, multiply_into
+from course_kernels.validation import check_dense
 
 
 def scaled_grouped_mm(
@@ -112,6 +113,7 @@ def scaled_grouped_mm(
         The operator is ``torch.ops.course_kernels.scaled_grouped_mm``. With factors of rows and columns DTensors have
         the shardings of ``grouped_mm``; with factors of blocks all are gathered. gloo gathers no float8: torch raises
         "Invalid scalar type".
+        ``torch.func.vmap`` makes a call for each element of the batch.
         Float8 operands have no gradient: ``to_fp8_then_scaled_grouped_mm`` is for training.
     """
     tensors = (mat_a, mat_b, _only(scale_a), _only(scale_b), bias, offs, out)
@@ -121,7 +123,7 @@ def scaled_grouped_mm(
             swizzle_b, bias, offs, output_dtype, contraction_dim, use_fast_accum, out=out, tail=tail, check=check,
             backend=backend, config=config, num_sms=num_sms,
         )  # fmt: skip
-    check_options(tail, config, out is not None, num_sms=num_sms)
+    check_options(tail, config, out is not None, num_sms, check=check, use_fast_accum=use_fast_accum)
     scaling, of_tensors = _scaling(scale_recipe_a, scale_recipe_b)
     scale_a, scale_b = _scale("a", scale_a, swizzle_a), _scale("b", scale_b, swizzle_b)
     if not isinstance(contraction_dim, (list, tuple)) or tuple(contraction_dim) not in ((), (-1, -2)):
@@ -191,8 +193,7 @@ def _scale(side: str, scale, swizzle) -> Tensor:
         raise ValueError(f"swizzle_{side} must be SwizzleType.NO_SWIZZLE or None, got {swizzle!r}")
     if isinstance(scale, (list, tuple)) and len(scale) != 1:
         raise ValueError(f"scale_{side} must be one tensor for each of these recipes, got {len(scale)}")
-    if not isinstance(_only(scale), Tensor):
-        raise TypeError(f"scale_{side} must be a torch.Tensor, got {type(_only(scale)).__name__}")
+    check_dense(f"scale_{side}", _only(scale))
     return _only(scale)
 
 

@@ -14,9 +14,10 @@ from course_kernels.contexts import (
     is_compiling,
     refuse_dtensors,
     refuse_tangents,
+    unwrapped,
 )
 from course_kernels.dtypes import FP8, OUT_DTYPES, SCALED_DTYPES
-from course_kernels.engine.checks import Backend, check_dense, check_offs
+from course_kernels.engine.checks import Backend, check_offs
 from course_kernels.fp8.quantize import (
     magnitudes_of,
     quantize_1x128,
@@ -28,6 +29,7 @@ from course_kernels.fp8.quantize import (
 from course_kernels.fp8.scaled import scaled_grouped_mm
 from course_kernels.layout import GroupLayout
 from course_kernels.packed.torch_ops import is_column_major
+from course_kernels.validation import check_dense, check_flags
 
 Recipe: TypeAlias = Literal["rowwise", "blockwise"]
 RECIPES: tuple[Recipe, ...] = get_args(Recipe)
@@ -77,6 +79,7 @@ def to_fp8_then_scaled_grouped_mm(
         ``weight.mT``, is stored like it. Under ``torch.autocast`` operands are cast first, as those of ``grouped_mm``.
     """
     _check(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype)
+    check_flags(power_of_two=power_of_two)
     if not is_compiling():
         refuse_dtensors("to_fp8_then_scaled_grouped_mm", mat_a=mat_a, mat_b=mat_b, offs=offs)
         _refuse_transforms()
@@ -86,7 +89,7 @@ def to_fp8_then_scaled_grouped_mm(
         mat_a, mat_b = cast(mat_a, dtype), cast(mat_b, dtype)
     refuse_tangents("to_fp8_then_scaled_grouped_mm", mat_a, mat_b)
     out_dtype = out_dtype or mat_a.dtype
-    return _Layer.apply(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype, bool(power_of_two), backend)
+    return _Layer.apply(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype, power_of_two, backend)
 
 
 def _check(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype) -> None:
@@ -131,7 +134,8 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        mat_a, mat_b, offs = ctx.saved_tensors
+        # Unwrapped, because the function that vjp returns runs after its transform has ended.
+        mat_a, mat_b, offs = map(unwrapped, ctx.saved_tensors)
         rounding, grads = ctx.rounding, [None, None]
         again = torch.is_grad_enabled()  # create_graph=True, or torch.func
         if again:
@@ -219,7 +223,7 @@ class _Rounding:
         total, lines = matrix.shape
         groups = layout.row_groups(total).long() if layout.G else offs.new_full((total,), -1).long()
         groups = torch.where(groups < 0, layout.G, groups)  # the tail is one more group, dropped at the end
-        largest = torch.zeros(layout.G + 1, lines, device=matrix.device)
+        largest = torch.zeros(layout.G + 1, lines, dtype=torch.float32, device=matrix.device)
         largest = largest.scatter_reduce(0, groups[:, None].expand(total, lines), magnitudes_of(matrix), "amax")
         scale = scale_of(largest, dtype, self._power_of_two)
         inverse, inside = scale.reciprocal()[groups].mT, groups < layout.G

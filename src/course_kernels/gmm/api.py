@@ -52,7 +52,8 @@ def gmm(
             num_stages may be left out; see ``get_config``), or a GemmConfig.
         grid_dim: number of programs, at most one for each tile. Fewer programs than SMs leave SMs free for other
             kernels. Replaces GRID_DIM in ``config``.
-        rhs_layout: "gkn" or "gnk" says which shape rhs has. "auto" finds out; where K equals N it takes (G, K, N).
+        rhs_layout: "gkn" or "gnk" says which shape rhs has. "auto" finds out; where K equals N it takes (G, K, N). That
+            depends on the weights alone, and so is the same for every batch.
         check: validate the values of ``group_sizes``, which waits for the device.
         backend: as for ``grouped_mm``. ``work_stealing``, ``config`` and ``grid_dim`` are for the Triton kernels,
             which "auto" then chooses on a GPU.
@@ -81,7 +82,7 @@ def gmm(
     checks.check_operands(lhs, rhs, group_sizes, 3)
     matrices = checks.as_gkn(lhs, rhs, rhs_layout)
     checks.check_number_of_groups(group_sizes, rhs.shape[0])
-    checks.check_options(preferred_element_type, backend)
+    checks.check_options(preferred_element_type, backend, work_stealing=work_stealing, check=check)
     M, N = lhs.shape[0], matrices.shape[2]
     if bias is not None:
         checks.check_bias(bias, (rhs.shape[0], N), lhs)
@@ -126,7 +127,8 @@ def ptgmm(
         accumulate: add to what ``existing_out`` (and ``bias_grad``) holds: in float32, rounded once.
         config: as for ``gmm``; BLOCK_SIZE_K and BLOCK_SIZE_N are the tile of the result, BLOCK_SIZE_M its depth.
         grid_dim: number of programs, at most one for each tile. Replaces GRID_DIM in ``config``.
-        lhs_layout: "km" or "mk" says which shape lhs has. "auto" finds out; where K equals M it takes (K, M).
+        lhs_layout: "km" or "mk" says which shape lhs has. "auto" finds out, and raises where K equals M: name it where
+            batches may have as many rows as the layer has features.
         check: validate the values of ``group_sizes``, which waits for the device.
         backend: as for ``grouped_mm``. ``config`` and ``grid_dim`` are for the Triton kernels, which "auto" then
             chooses on a GPU.
@@ -154,7 +156,7 @@ def ptgmm(
         ``bias_grad``               zeroed, ``accumulate`` or not       zeroed, or added to with ``accumulate``
         sums of ``bias_grad``       atomic, in any order                in one order: the same bits every time
         empty groups, ``nptgmm``    uninitialised                       zero
-        K equal to M                refused                             ``lhs_layout`` decides
+        K equal to M                refused                             refused, unless ``lhs_layout`` is named
         float32, other strides      refused                             accepted
         ==========================  ==================================  ============================================
 
@@ -200,7 +202,7 @@ def _tgmm(name, lhs, rhs, group_sizes, preferred_element_type, written, asked, l
     lhs, rhs, _ = _autocast(existing_out, lhs, rhs, None)
     checks.check_operands(lhs, rhs, group_sizes, 2)
     columns = checks.as_km(lhs, rhs, lhs_layout)
-    checks.check_options(preferred_element_type, backend)
+    checks.check_options(preferred_element_type, backend, accumulate=accumulate, check=check)
     (K, M), N, G = columns.shape, rhs.shape[1], group_sizes.shape[0]
     if accumulate and existing_out is None:
         raise ValueError("existing_out must be given with accumulate=True, got None: there is nothing to add to")
@@ -215,9 +217,9 @@ def _tgmm(name, lhs, rhs, group_sizes, preferred_element_type, written, asked, l
     refuse_tangents(name, lhs, rhs)
     ends = group_ends(group_sizes, M, "the M of lhs and rhs", check)
     options = Options(preferred_element_type, backend=backend, config=launch)
-    product = _multiply(existing_out, Product.packed(columns, rhs, ends, accumulate=bool(accumulate)), options)
+    product = _multiply(existing_out, Product.packed(columns, rhs, ends, accumulate=accumulate), options)
     if bias_grad is not None:
-        sums = bias_grad, columns.detach().mT, ends, bool(accumulate), backend, existing_out
+        sums = bias_grad, columns.detach().mT, ends, accumulate, backend, existing_out
         _in_our_names("bias_grad", sum_into, *sums)
     return product
 

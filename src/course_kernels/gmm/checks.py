@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from course_kernels.dtypes import OUT_DTYPES
-from course_kernels.engine.checks import BACKENDS, check_dense
+from course_kernels.engine.checks import BACKENDS
+from course_kernels.validation import check_dense, check_flags
 
 RhsLayout: TypeAlias = Literal["auto", "gkn", "gnk"]
 LhsLayout: TypeAlias = Literal["auto", "km", "mk"]
@@ -49,8 +50,9 @@ def check_operands(lhs, rhs, group_sizes, rhs_rank: int) -> None:
         raise TypeError(f"group_sizes must be torch.int32 or torch.int64, got {group_sizes.dtype}")
 
 
-def check_options(preferred_element_type, backend) -> None:
-    """Raise unless the result's dtype and the backend are known."""
+def check_options(preferred_element_type, backend, **flags) -> None:
+    """Raise unless the result's dtype and the backend are known, and flags are True or False."""
+    check_flags(**flags)
     if preferred_element_type not in OUT_DTYPES:
         raise TypeError(f"preferred_element_type must be one of {OUT_DTYPES}, got {preferred_element_type!r}")
     if backend not in BACKENDS:
@@ -78,17 +80,33 @@ def as_km(lhs: Tensor, rhs: Tensor, layout: str) -> Tensor:
     """``lhs`` as (K, M), by its layout or by its shape.
 
     Raises:
-        ValueError: an unknown layout, or a shape that has no M where it should.
+        ValueError: an unknown layout, a shape that has no M where it should, or a square lhs without a layout. A batch
+            may have as many rows as the layer has features: that must not change which of the two is meant.
     """
     if layout not in LHS_LAYOUTS:
         raise ValueError(f"lhs_layout must be one of {LHS_LAYOUTS}, got {layout!r}")
     M = rhs.shape[0]
     if layout != "mk" and lhs.shape[1] == M:
+        if layout == "auto" and _has_rows(lhs, M) and M != 1:
+            raise ValueError(
+                f"lhs_layout must be 'km' or 'mk' where K equals M, got 'auto' with lhs of shape {_shape(lhs)}: its "
+                "shape does not tell (K, M) from (M, K)"
+            )
         return lhs
     if layout != "km" and lhs.shape[0] == M:
         return lhs.mT
     wanted = {"km": "(K, M)", "mk": "(M, K)", "auto": "(K, M) or (M, K)"}[layout]
     raise ValueError(f"lhs must have shape {wanted} with M = {M}, the rows of rhs, got {_shape(lhs)}")
+
+
+def _has_rows(lhs: Tensor, M: int) -> bool:
+    """Whether M is the number of rows, too: in a program for any M that is not compiled anew, whether it always is."""
+    if not torch.compiler.is_compiling():
+        return lhs.shape[0] == M
+    from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true  # tracers have imported it
+
+    known = statically_known_true if torch.compiler.is_exporting() else guard_or_false
+    return known(lhs.shape[0] == M)
 
 
 def check_number_of_groups(group_sizes: Tensor, groups: int) -> None:

@@ -18,6 +18,7 @@ from course_kernels.engine.tuning import Extents, Gpu, Kind, choose
 from course_kernels.engine.tuning.gpus import UNKNOWN_BANDWIDTH
 from course_kernels.kernels.codes import Scales
 from course_kernels.targets import Arch
+from course_kernels.validation import check_flags
 
 FUNCTIONS = ("gmm", "ptgmm", "nptgmm")
 _UNKNOWN_SMS = 100  # for an unknown GPU that is not in this machine
@@ -138,7 +139,7 @@ def get_config(
 
     Raises:
         ValueError: an unknown function, architecture or dtype, or a negative extent.
-        TypeError: an extent is no integer.
+        TypeError: an extent is no integer, or accumulate neither True nor False.
 
     Notes:
         A launch makes the same choice, by ``engine.tuning.choose``. For gfx942 and gfx950 it follows rules that nobody
@@ -154,13 +155,14 @@ def get_config(
             raise ValueError(f"{name} must not be negative, got {extent}")
     if dtype not in IN_DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(map(str, IN_DTYPES))}, got {dtype!r}")
+    check_flags(accumulate=accumulate)
     here = runtime.Device.of(runtime.device())
     name = targets.canonical_arch(here.arch if arch is None else arch)
     gpu, sms = (Gpu.of(here), here.num_sms) if name == targets.canonical_arch(here.arch) else (None, None)
     if gpu is None and name is not None:
         sms = targets.num_sms(name)
         gpu = Gpu(name, sms or _UNKNOWN_SMS, UNKNOWN_BANDWIDTH)
-    return dict(_items(gmm_type, M, K, N, G, dtype.itemsize, gpu, sms, bool(accumulate)))
+    return dict(_items(gmm_type, M, K, N, G, dtype.itemsize, gpu, sms, accumulate))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -15,6 +15,7 @@ from course_kernels import runtime
 from course_kernels.contexts import autocast_dtype, cast, refuse_dtensors, refuse_tangents
 from course_kernels.jagged.checks import Implementation, check_form, check_values
 from course_kernels.packed.api import grouped_mm
+from course_kernels.validation import check_flags
 
 __all__ = ["grouped_gemm_jagged", "grouped_gemm_jagged_persistent"]
 
@@ -75,6 +76,7 @@ def grouped_gemm_jagged_persistent(
 
 def _multiply(kernel: str, A_packed, B, group_offsets, implementation, check) -> Tensor:
     check_form(A_packed, B, group_offsets, implementation)
+    check_flags(check=check)
     if dtype := autocast_dtype(A_packed.device.type):
         A_packed, B = cast(A_packed, dtype), cast(B, dtype)
     refuse_tangents("grouped_gemm_jagged", A_packed, B)

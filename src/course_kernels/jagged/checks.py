@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
-from course_kernels.engine.checks import check_dense
 from course_kernels.layout import GroupLayout
+from course_kernels.validation import check_dense, transposed_hint
 
 Implementation: TypeAlias = Literal["auto", "triton", "helion"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
@@ -34,7 +34,7 @@ def check_form(A_packed, B, group_offsets, implementation) -> None:
     if A_packed.shape[1] != B.shape[0]:
         raise ValueError(
             f"A_packed has K = {A_packed.shape[1]} columns and B has {B.shape[0]} rows; they must be equal (shapes "
-            f"{tuple(A_packed.shape)} and {tuple(B.shape)})"
+            f"{tuple(A_packed.shape)} and {tuple(B.shape)})" + transposed_hint("B", B, A_packed.shape[1])
         )
     check_dense("group_offsets", group_offsets)
     if group_offsets.dtype not in (torch.int32, torch.int64):

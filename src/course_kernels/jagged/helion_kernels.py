@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 
 import torch
 from torch import Tensor
@@ -38,6 +39,7 @@ except ImportError as error:
     ) from error
 
 _INTERPRETER_WORKERS = 4
+_UNSET = ("", "0", "false", "no", "off")
 _INT32_REACH = 2**31 - 2**20  # elements, less those of a boundary block
 
 
@@ -181,7 +183,15 @@ def multiply(kernel: str, A_packed: Tensor, B: Tensor, group_offsets: Tensor, co
     Args:
         kernel: "simple" or "persistent".
         config: of ``helion.Config``; None looks one up.
+
+    Raises:
+        RuntimeError: Helion's own interpreter is asked for, and the operands are on a CPU.
     """
+    if not A_packed.is_cuda and os.environ.get("HELION_INTERPRET", "").strip().lower() not in _UNSET:
+        raise RuntimeError(
+            "implementation='helion' runs in Triton's interpreter on CPU tensors, and HELION_INTERPRET="
+            f"{os.environ['HELION_INTERPRET']} asks for Helion's own, which multiplies on GPUs alone: unset it"
+        )
     if config is None:
         (total_m, K), N, G = A_packed.shape, B.shape[1], group_offsets.shape[0] - 1
         dtype = torch.promote_types(A_packed.dtype, B.dtype)

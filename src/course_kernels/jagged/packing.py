@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from course_kernels.engine.checks import check_dense
+from course_kernels.validation import check_dense
 
 __all__ = ["pack_group_inputs", "reference"]
 
@@ -42,7 +42,7 @@ def pack_group_inputs(group_A: Sequence[Tensor], group_B: Sequence[Tensor]) -> t
             )
     sizes = [matrix.shape[0] for matrix in group_A]
     dtype = torch.int32 if sum(sizes) <= torch.iinfo(torch.int32).max else torch.int64
-    offsets = torch.tensor([0, *sizes]).cumsum(0).to(dtype)
+    offsets = torch.tensor([0, *sizes], dtype=torch.int64, device="cpu").cumsum(0).to(dtype)
     return torch.cat(list(group_A)), shared, offsets.to(group_A[0].device)
 
 

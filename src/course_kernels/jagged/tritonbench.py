@@ -15,6 +15,7 @@ from torch import Tensor
 
 from course_kernels.jagged.api import grouped_gemm_jagged, grouped_gemm_jagged_persistent
 from course_kernels.jagged.packing import pack_group_inputs
+from course_kernels.validation import check_flags
 
 __all__ = ["grouped_gemm_jagged_persistent_tritonbench", "grouped_gemm_jagged_tritonbench"]
 
@@ -68,6 +69,7 @@ def grouped_gemm_jagged_persistent_tritonbench(
 
 
 def _adapter(function, group_A, group_B, pack_in_timed_region: bool, implementation: str) -> Callable[[], Tensor]:
+    check_flags(pack_in_timed_region=pack_in_timed_region)
     packed = pack_group_inputs(group_A, group_B)
     if pack_in_timed_region:
         return lambda: function(*pack_group_inputs(group_A, group_B), implementation=implementation)

@@ -7,16 +7,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from course_kernels.contexts import in_memory
+from course_kernels.contexts import in_memory, refuse_dtensors, unwrapped
 from course_kernels.memory import check_has_memory
+from course_kernels.validation import check_dense
 
 # ---- form: rank, dtype, device; nothing here reads a value, so nothing waits for a device
 
 
 def description(name: str, value: Tensor) -> None:
     """Check the form of the description `name`: 1-D, int32 or int64."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    check_dense(name, value)
     if value.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"{name} must be torch.int32 or torch.int64, got {value.dtype}")
     if value.ndim != 1:
@@ -36,8 +36,8 @@ def extent(name: str, value: int) -> None:
 
 def rows(name: str, value: Tensor, ndim: int, device: torch.device) -> None:
     """Check that `value` is a tensor of rows on `device`."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    check_dense(name, value)
+    refuse_dtensors("GroupLayout", **{name: value})
     if value.ndim < ndim:
         raise ValueError(f"{name} must have at least {ndim} dimension(s), got shape {tuple(value.shape)}")
     if value.device != device:
@@ -45,7 +45,19 @@ def rows(name: str, value: Tensor, ndim: int, device: torch.device) -> None:
     _has_memory(name, value)
 
 
+def fill(value, dtype: torch.dtype) -> None:
+    """Check that `value` is a number that can fill rows of a dtype."""
+    integral, real, wanted = (int, torch.SymInt), (int, float, torch.SymInt, torch.SymFloat), "a number"
+    if dtype.is_complex:
+        real = (*real, complex)
+    elif not dtype.is_floating_point:
+        real, wanted = integral, "an int"
+    if not isinstance(value, real):
+        raise TypeError(f"fill must be {wanted} for rows of {dtype}, got {value!r}")
+
+
 def _has_memory(name: str, value: Tensor) -> None:
+    value = unwrapped(value)  # torch.func.vjp's function runs after its transform has ended, as a backward does
     if in_memory(value):
         check_has_memory({name: value})
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from course_kernels.contexts import refuse_dtensors
 from course_kernels.layout import checks, padding
 
 __all__ = ["GroupLayout", "padding_waste"]
@@ -43,7 +44,8 @@ class GroupLayout:
     group, which may be left out where the layout was built from `masked_m`.
 
     Raises:
-        TypeError: a description is no tensor, or neither int32 nor int64; a count is no int.
+        TypeError: a description is no tensor, or neither int32 nor int64; a count is no int; a DTensor is given where
+            rows or slots are counted, or rows are moved.
         ValueError: a description is not 1-D, or has the wrong length; a count is negative, or missing.
 
     Attributes:
@@ -168,11 +170,12 @@ class GroupLayout:
     def row_groups(self, total_m: int | None = None) -> Tensor:
         """(total_m,) group of each packed row, -1 in the tail. A layout built from row ids needs no `total_m`."""
         if self.kind == "row_groups" and total_m in (None, self.source.shape[0]):
-            return self.source
+            # In a model spread over ranks, other ranks' experts have ids outside of [0, G).
+            return torch.where(_names_group(self.source, self.G), self.source, -1)
         if total_m is None:
             raise ValueError(f"row_groups needs total_m, as a layout of {self.kind} does not hold the number of rows")
         checks.extent("total_m", total_m)
-        rows = torch.arange(total_m, dtype=self.dtype, device=self.device)
+        rows = self._range(total_m)
         ends = self.ends.contiguous()
         # The number of ends at or before a row is its group. That steps over empty groups, too.
         group = torch.searchsorted(ends, rows, right=True, out_int32=self.dtype == torch.int32)
@@ -197,19 +200,18 @@ class GroupLayout:
 
     def masked(self, max_m: int | None = None) -> Tensor:
         """(G, max_m) bool: which slots of a padded tensor hold a row."""
-        slots = torch.arange(self._slots(max_m), dtype=self.dtype, device=self.device)
-        return slots < self.sizes[:, None]
+        return self._range(self._slots(max_m)) < self.sizes[:, None]
 
     def pad_indices(self, max_m: int | None = None) -> Tensor:
         """(G, max_m) int64: the packed row of each slot of the padded layout, -1 where the slot is padding."""
-        return padding.pad_indices(self.offsets, self._slots(max_m))
+        return padding.pad_indices(self.offsets, self._range(self._slots(max_m)))
 
     def pack_indices(self, total_m: int, max_m: int | None = None) -> Tensor:
         """(total_m,) int64: the slot g * max_m + i of each packed row; -1 in the tail, and for a row beyond its group's
         slots."""
         max_m = self._slots(max_m)
         checks.extent("total_m", total_m)
-        return padding.pack_indices(self.row_groups(total_m), self.offsets, max_m)
+        return padding.pack_indices(self.row_groups(total_m), self.offsets, self._range(total_m), max_m)
 
     def pad(self, packed: Tensor, max_m: int | None = None, *, fill: float = 0) -> Tensor:
         """Spread packed rows over padded slots.
@@ -223,9 +225,11 @@ class GroupLayout:
             (G, max_m, ...) of the dtype of `packed`, a copy; differentiable.
 
         Raises:
-            TypeError, ValueError: `packed` is no tensor of rows on the layout's device, or `max_m` is no extent.
+            TypeError, ValueError: `packed` is no dense tensor of rows on the layout's device, `max_m` is no extent, or
+                `fill` no number (an int for rows of integers).
         """
         checks.rows("packed", packed, 1, self.device)
+        checks.fill(fill, packed.dtype)
         index = self.pad_indices(max_m)
         # A layout that claims more rows than there are must not read past them.
         index = torch.where(index < packed.shape[0], index, -1)
@@ -243,15 +247,21 @@ class GroupLayout:
             (total_m, ...) of the dtype of `padded`, a copy; differentiable.
 
         Raises:
-            TypeError, ValueError: `padded` is no tensor of G groups on the layout's device, or has another
-                number of slots than the layout, or `total_m` is no extent.
+            TypeError, ValueError: `padded` is no dense tensor of G groups on the layout's device, or has another
+                number of slots than the layout, `total_m` is no extent, or `fill` no number, as for `pad`.
         """
         checks.rows("padded", padded, 2, self.device)
+        checks.fill(fill, padded.dtype)
         if padded.shape[0] != self.G:
             raise ValueError(f"padded holds {padded.shape[0]} groups, the layout has G = {self.G}")
         if self.max_m is not None and padded.shape[1] != self.max_m:
             raise ValueError(f"padded holds {padded.shape[1]} slots a group, the layout has max_m = {self.max_m}")
         return padding.gather(padded.flatten(0, 1), self.pack_indices(total_m, padded.shape[1]), fill)
+
+    def _range(self, count: int) -> Tensor:
+        """The numbers of rows or slots."""
+        refuse_dtensors("a conversion of GroupLayout that counts rows or slots", **{self.kind: self.source})
+        return torch.arange(count, dtype=self.dtype, device=self.device)
 
     def _slots(self, max_m: int | None) -> int:
         max_m = self.max_m if max_m is None else max_m
@@ -313,8 +323,13 @@ def padding_waste(sizes: GroupLayout | Tensor | Sequence[int]) -> float:
     return len(rows) * max(rows) / total - 1 if total else 0.0
 
 
+def _names_group(ids: Tensor, G: int) -> Tensor:
+    """Which ids are of one of the G groups."""
+    return (ids >= 0) & (ids < G)
+
+
 def _count(ids: Tensor, G: int) -> Tensor:
     """Rows of each group."""
     # An id that names no group counts in a bin that is cut off: a scatter to it would trap on a GPU.
-    bins = torch.where((ids >= 0) & (ids < G), ids, G).long()
+    bins = torch.where(_names_group(ids, G), ids, G).long()
     return ids.new_zeros(G + 1).scatter_add_(0, bins, torch.ones_like(ids))[:G]

@@ -6,17 +6,18 @@ import torch
 from torch import Tensor
 
 
-def pad_indices(offsets: Tensor, max_m: int) -> Tensor:
-    """(G, max_m) int64: the packed row of each slot, -1 where the slot is padding. ``offsets``: (G + 1,)."""
+def pad_indices(offsets: Tensor, slots: Tensor) -> Tensor:
+    """(G, max_m) int64: the packed row of each slot, -1 where the slot is padding. ``offsets``: (G + 1,); ``slots``:
+    0 to max_m - 1."""
     bounds = offsets.long()
-    rows = bounds[:-1, None] + torch.arange(max_m, device=offsets.device)
+    rows = bounds[:-1, None] + slots
     return torch.where(rows < bounds[1:, None], rows, -1)
 
 
-def pack_indices(row_groups: Tensor, offsets: Tensor, max_m: int) -> Tensor:
-    """(total_m,) int64: the slot of each packed row, -1 for the tail and for rows without a slot."""
+def pack_indices(row_groups: Tensor, offsets: Tensor, rows: Tensor, max_m: int) -> Tensor:
+    """(total_m,) int64: the slot of each packed row, -1 for the tail and for rows without a slot. ``rows``: 0 to
+    total_m - 1."""
     group = row_groups.long()
-    rows = torch.arange(group.shape[0], device=group.device)
     # Index -1 picks the last offset. Any value will do there, because the where below discards it.
     slot = rows - offsets.long()[group]
     return torch.where((group >= 0) & (slot < max_m), group * max_m + slot, -1)
@@ -35,4 +36,4 @@ def gather(rows: Tensor, index: Tensor, fill: float) -> Tensor:
 
 def _select(rows: Tensor, index: Tensor, fill: float | Tensor) -> Tensor:
     keep = (index >= 0).view(-1, *[1] * (rows.ndim - 1))
-    return torch.where(keep, rows.index_select(0, index.clamp(min=0)), fill)
+    return torch.where(keep, rows.index_select(0, index.clamp(min=0)), fill).to(rows.dtype)  # bool would become int64

@@ -26,6 +26,7 @@ from course_kernels.contexts import (
 )
 from course_kernels.dtypes import FP8, Precision
 from course_kernels.lists.checks import Method, Settings, check_operands, prepare_out
+from course_kernels.validation import check_flags
 
 if TYPE_CHECKING:
     from course_kernels.lists.launch import Launch  # imports Triton
@@ -156,6 +157,7 @@ class GroupGemmPlan:
         record: bool = False,
     ) -> None:
         settings = Settings.checked(method, out_dtype, precision, config)
+        check_flags(record=record)
         if programs is not None and (type(programs) is not int or programs < 1):
             raise ValueError(f"programs must be a positive integer, got {programs!r}")
         group_A, group_B = check_operands(group_A, group_B, precision)

@@ -13,6 +13,7 @@ from course_kernels.config import GemmConfig
 from course_kernels.contexts import autocast_dtype, cast, refuse_beside_dtensors
 from course_kernels.dtypes import IN_DTYPES, MAX_EXTENT, OUT_DTYPES, PRECISIONS, default_out_dtype
 from course_kernels.memory import check_apart, check_detached, check_written
+from course_kernels.validation import check_dense, transposed_hint
 
 Method: TypeAlias = Literal["auto", "naive", "round_robin", "tma"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -50,12 +51,9 @@ def check_sequence(name: str, group) -> tuple[torch.Tensor, ...]:
     if isinstance(group, torch.Tensor) or not isinstance(group, (Sequence, torch.nn.ParameterList)):
         raise TypeError(f"{name} must be a list or tuple of 2-D tensors, got {type(group).__name__}")
     for i, tensor in enumerate(group):
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name}[{i}] must be a torch.Tensor, got {type(tensor).__name__}")
+        check_dense(f"{name}[{i}]", tensor)
         if tensor.dim() != 2:
             raise ValueError(f"{name}[{i}] must be 2-D, got shape {tuple(tensor.shape)}")
-        if tensor.layout != torch.strided:
-            raise TypeError(f"{name}[{i}] must be a dense (strided) tensor, got layout {tensor.layout}")
         if tensor.is_neg():  # a view of a conjugate's imaginary part: the memory holds the values with the other sign
             raise ValueError(f"{name}[{i}] is a lazily negated view, which kernels cannot read: use its resolve_neg()")
         if max(tensor.shape) > MAX_EXTENT:
@@ -90,6 +88,7 @@ def check_operands(
             raise ValueError(
                 f"problem {i}: group_A[{i}] has K = {a.shape[1]} columns and group_B[{i}] has {b.shape[0]} rows; "
                 f"they must be equal (shapes {tuple(a.shape)} and {tuple(b.shape)})"
+                + transposed_hint(f"group_B[{i}]", b, a.shape[1])
             )
     runtime.check_dtype("group_A", dtype, device, "Convert the operands to float16.")
     if dtype == torch.float32 and precision == "tf32" and not runtime.supports_tf32(device):

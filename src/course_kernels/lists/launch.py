@@ -354,7 +354,7 @@ class _Tables:
                 sizes += [0] * (2 - len(sizes) % 2)  # the counter, and up to a whole word
                 words += [low | high << 32 for low, high in zip(sizes[::2], sizes[1::2])]
         pinned = device.type == "cuda" and bool(words)
-        host = torch.tensor(words, dtype=torch.int64, pin_memory=pinned)
+        host = torch.tensor(words, dtype=torch.int64, device="cpu", pin_memory=pinned)
         self._host = host  # pinned memory must stay until the copy has happened
         self._device = host.to(device, non_blocking=True)
 

@@ -11,6 +11,7 @@ from course_kernels.engine.options import Options
 from course_kernels.engine.tuning.fallback_rules import rows_class
 from course_kernels.masked.checks import Call, resolve_mark
 from course_kernels.masked.torch_op import multiply
+from course_kernels.validation import check_flags
 
 
 def deepgemm(
@@ -69,7 +70,9 @@ def deepgemm(
         Arguments: ``aiter.deepgemm`` of AMD's AITER, which wants shuffled weights. ``expected_m``, and the layout of
         block scales: DeepGEMM's ``m_grouped_*_gemm_nt_masked``. Sums are float32; with block scales the products of
         each 128 of K are added up apart, scaled, and added to that.
+        ``torch.func.vmap`` makes a call for each element of the batch; Y must be batched, too.
     """
+    check_flags(check=check)
     WQ, shuffled = resolve_mark(WQ, shuffled)
     rows = 0
     if expected_m is not None:

@@ -11,12 +11,13 @@ from torch import Tensor
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, FP8_FNUZ, MAX_EXTENT, OUT_DTYPES, dtype_name
 from course_kernels.engine.access import PACK_BYTES
-from course_kernels.engine.checks import BACKENDS, check_dense, check_device, check_num_sms
+from course_kernels.engine.checks import BACKENDS, check_device, check_num_sms
 from course_kernels.engine.product import Counts, Options, Problem, Product
 from course_kernels.engine.scaling import BLOCK, BLOCKS, UNSCALED, Blocks, Lines, Scaling, check_factors
 from course_kernels.engine.tuning.fallback_rules import rows_class
 from course_kernels.masked.shuffle import ShuffledWeight, check_weight, plain
 from course_kernels.memory import check_detached, check_has_memory, check_written
+from course_kernels.validation import check_dense
 
 FP8_DTYPES = (FP8, FP8_FNUZ)
 DTYPES = (torch.float16, torch.bfloat16, *FP8_DTYPES)
@@ -162,8 +163,8 @@ def _scaling_of(call: Call) -> Scaling:
                 raise ValueError(f"{name} must be None for {x.dtype} operands: float8 operands alone have scales")
         return UNSCALED
     for name, scale in (("x_scale", x_scale), ("w_scale", w_scale)):
-        if not isinstance(scale, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor for {x.dtype} operands, got {type(scale).__name__}")
+        if scale is None:
+            raise TypeError(f"{name} must be a torch.Tensor for {x.dtype} operands, got NoneType")
         check_dense(name, scale)
         check_factors(name, scale, "XQ", x.device)
     deep, wide = -(-depth // BLOCK), -(-columns // BLOCK)

@@ -17,6 +17,7 @@ from torch import Tensor
 from course_kernels.contexts import has_memory, is_compiling, refuse_dtensors
 from course_kernels.dtypes import FP8, FP8_FNUZ, dtype_name
 from course_kernels.engine.access import LINES, PACK_BYTES, unshuffled
+from course_kernels.validation import check_dense
 
 DTYPES = (torch.float16, torch.bfloat16, FP8, FP8_FNUZ)
 DEPTH = 32  # K is a multiple of it, in elements, as N is of LINES
@@ -244,9 +245,7 @@ def unshuffle_weight(w: Tensor) -> Tensor:
 
 def check_weight(name: str, w) -> None:
     """Raise unless a tensor has a shape and dtype that ``shuffle_weight`` takes."""
-    if not isinstance(w, Tensor) or w.layout != torch.strided:
-        what = w.layout if isinstance(w, Tensor) else type(w).__name__
-        raise TypeError(f"{name} must be a dense torch.Tensor, got {what}")
+    check_dense(name, w)
     refuse_dtensors("a shuffled weight", **{name: w})
     if w.dtype not in DTYPES:
         raise TypeError(f"{name} must be {', '.join(map(dtype_name, DTYPES))} to be shuffled, got {w.dtype}")

@@ -38,7 +38,7 @@ def multiply(call: Call, options: Options) -> Tensor:
     if not torch.compiler.is_compiling():
         refuse_dtensors("deepgemm", **call.tensors())
         problem_of(call, options)  # raises our error, before the dispatcher raises its own
-    torch.ops.course_kernels.deepgemm(*call, bool(options.check), options.backend, encode_launch(options))
+    torch.ops.course_kernels.deepgemm(*call, options.check, options.backend, encode_launch(options))
     return call.Y
 
 
@@ -60,4 +60,19 @@ def _deepgemm(
 
 
 _library.impl("deepgemm", _deepgemm, "CompositeExplicitAutograd")
+
+
+def _batched(info, in_dims, *arguments) -> tuple[None, None]:
+    """vmap: one call for each element of the batch."""
+    if in_dims[2] is None:
+        raise RuntimeError(
+            "Y must be one of the batched arguments under torch.func.vmap: each element of the batch writes a result"
+        )
+    for i in range(info.batch_size):
+        parts = (each if d is None else each.select(d, i) for each, d in zip(arguments, in_dims))
+        torch.ops.course_kernels.deepgemm(*parts)
+    return None, None
+
+
+torch.library.register_vmap("course_kernels::deepgemm", _batched, lib=_library)
 torch.library.register_fake("course_kernels::deepgemm", functools.partial(_deepgemm, fake=True), lib=_library)

@@ -144,8 +144,11 @@ def grouped_mm(
             out=out, tail=tail, check=check, backend=backend, config=config, accumulate=accumulate,
             main_grad=main_grad, num_sms=num_sms,
         )  # fmt: skip
-    if tail != "zero" or config is not None or accumulate or num_sms is not None:
-        check_options(tail, config, out is not None, accumulate, num_sms)
+    if (
+        tail != "zero" or config is not None or num_sms is not None
+        or accumulate is not False or check is not False
+    ):  # fmt: skip
+        check_options(tail, config, out is not None, num_sms, accumulate=accumulate, check=check)
     if isinstance(mat_a, Tensor) and isinstance(mat_b, Tensor):
         if out is None and (dtype := autocast_dtype(mat_a.device.type)):
             mat_a, mat_b = cast(mat_a, dtype), cast(mat_b, dtype)
@@ -153,7 +156,7 @@ def grouped_mm(
                 bias = cast(bias, dtype)
         if mat_b.dim() == 2:
             mat_a, mat_b = cut_to_shared_k(mat_a, mat_b)
-    product = Product.packed(mat_a, mat_b, offs, bias, keep_tail=tail == "keep", accumulate=bool(accumulate))
+    product = Product.packed(mat_a, mat_b, offs, bias, keep_tail=tail == "keep", accumulate=accumulate)
     options = Options(out_dtype, check, backend, config, num_sms)
     if out is not None or main_grad is not None:
         refuse_tangents("grouped_mm with out or main_grad", mat_a, mat_b, bias)

@@ -12,15 +12,7 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import unwrapped
 from course_kernels.dtypes import MAX_EXTENT, MODE_OF_RANKS, OUT_DTYPES, SCALED_DTYPES, default_out_dtype
-from course_kernels.engine.checks import (
-    BACKENDS,
-    check_dense,
-    check_device,
-    check_num_sms,
-    check_offs,
-    check_out_form,
-    differ,
-)
+from course_kernels.engine.checks import BACKENDS, check_device, check_num_sms, check_offs, check_out_form, differ
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import EACH, Ends, Problem, Product, in_words_of
 from course_kernels.engine.scaling import (
@@ -33,6 +25,7 @@ from course_kernels.engine.scaling import (
 )
 from course_kernels.layout import GroupLayout
 from course_kernels.memory import check_has_memory, check_written
+from course_kernels.validation import check_dense, check_flags, transposed_hint
 
 Tail: TypeAlias = Literal["zero", "keep"]
 TAILS: tuple[Tail, ...] = get_args(Tail)
@@ -66,7 +59,7 @@ def problem_of(product: Product, options: Options) -> Problem:
     if differ(depth, mat_b.shape[-2], "mat_a must have as many columns as mat_b has rows"):
         raise ValueError(
             f"mat_a has K = {depth} columns and mat_b has {mat_b.shape[-2]} rows; they must be equal (shapes "
-            f"{tuple(mat_a.shape)} and {tuple(mat_b.shape)})"
+            f"{tuple(mat_a.shape)} and {tuple(mat_b.shape)})" + transposed_hint("mat_b", mat_b, depth)
         )
     out_shape = (rows, columns) if mode in ("m", "n") else (groups, rows, columns)
     for name, extents in (("mat_a", mat_a.shape), ("mat_b", mat_b.shape), ("the result", out_shape)):
@@ -160,7 +153,8 @@ def check_dtypes(mat_a: Tensor, mat_b: Tensor, out_dtype, scaled: bool) -> None:
             hint = "; scaled_grouped_mm multiplies float8" if not scaled and matrix.dtype in SCALED_DTYPES else ""
             raise TypeError(f"{name} must have a dtype of {allowed}, got {matrix.dtype}{hint}")
     if not scaled and mat_b.dtype != mat_a.dtype:
-        raise TypeError(f"mat_b must have the dtype of mat_a, {mat_a.dtype}, got {mat_b.dtype}")
+        hint = "; scaled_grouped_mm multiplies two operands of float8" if mat_b.dtype in SCALED_DTYPES else ""
+        raise TypeError(f"mat_b must have the dtype of mat_a, {mat_a.dtype}, got {mat_b.dtype}{hint}")
     if out_dtype is not None and out_dtype not in OUT_DTYPES:
         raise TypeError(f"{'output_dtype' if scaled else 'out_dtype'} must be one of {OUT_DTYPES}, got {out_dtype!r}")
 
@@ -209,8 +203,9 @@ def check_bias(mode: str, bias, shape: tuple[int, int], dtypes: set[torch.dtype]
         raise ValueError(f"bias must be on the device of mat_a, {device}, got {bias.device}")
 
 
-def check_options(tail, config, has_out: bool, accumulate: bool = False, num_sms: int | None = None) -> None:
-    """Raise unless ``tail``, ``config``, ``accumulate`` and ``num_sms`` are what ``grouped_mm`` takes."""
+def check_options(tail, config, has_out: bool, num_sms: int | None, *, accumulate: bool = False, **flags) -> None:
+    """Raise unless ``tail``, ``config``, ``num_sms``, ``accumulate`` and other flags are what ``grouped_mm`` takes."""
+    check_flags(accumulate=accumulate, **flags)
     if tail not in TAILS:
         raise ValueError(f"tail must be one of {TAILS}, got {tail!r}")
     if tail == "keep" and not has_out:
@@ -230,7 +225,8 @@ def check_main_grad(main_grad, mat_a, mat_b, others: Mapping[str, Tensor | None]
         mat_a, mat_b: of the product.
         others: the product's tensors by name, whose memory is compared; None where they have none.
     """
-    for name, tensor in (("mat_a", mat_a), ("mat_b", mat_b), ("main_grad", main_grad)):
+    given = {name: tensor for name, tensor in (others or {}).items() if tensor is not None}
+    for name, tensor in (given | dict(mat_a=mat_a, mat_b=mat_b, main_grad=main_grad)).items():
         check_dense(name, tensor)
     mode = MODE_OF_RANKS.get((mat_a.dim(), mat_b.dim()))
     if mode != "m":

@@ -22,10 +22,11 @@ from course_kernels.contexts import (
     wants_grad,
 )
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
-from course_kernels.engine.checks import BACKENDS, Backend, check_dense, check_offs, check_out_form
+from course_kernels.engine.checks import BACKENDS, Backend, check_offs, check_out_form
 from course_kernels.layout import GroupLayout
 from course_kernels.memory import check_has_memory, check_written
 from course_kernels.packed import sharding
+from course_kernels.validation import check_dense, check_flags
 
 CHUNK = 256  # rows that one program sums; fixed, so that sums do not depend on the GPU
 _ELEMENTS = 4096  # of the block that a program of four warps holds
@@ -62,6 +63,7 @@ def group_sums(
         outside of the tensors.
     """
     _check(matrix, offs, backend)
+    check_flags(accumulate=accumulate)
     if out is None:
         if accumulate:
             raise ValueError("accumulate must be False where out is not given, got True: there is nothing to add to")
@@ -88,7 +90,7 @@ def sum_into(
         if not is_compiling():
             refuse_beside_dtensors("out", out, matrix, offs)
         check_out_form("out", out, (offs.shape[0], matrix.shape[1]), torch.float32, "matrix", matrix.device)
-        torch.ops.course_kernels.group_sums_out(matrix, offs, out, bool(accumulate), backend, product)
+        torch.ops.course_kernels.group_sums_out(matrix, offs, out, accumulate, backend, product)
     return out
 
 
@@ -180,7 +182,7 @@ def prepare(matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool) -> list
     of_items = dict(
         matrix_ptr=matrix, offs_ptr=offs, sums_ptr=sums, total=total, N=N, G=G,
         stride_m=matrix.stride(0), stride_n=matrix.stride(1), stride_sg=sums.stride(0), stride_sn=sums.stride(1),
-        CHUNK=CHUNK, ONE_CHUNK=one_chunk, ACCUMULATE=bool(accumulate and one_chunk),
+        CHUNK=CHUNK, ONE_CHUNK=one_chunk, ACCUMULATE=accumulate and one_chunk,
         BLOCK_M=min(CHUNK, _ELEMENTS // block_n), BLOCK_N=block_n,
         BLOCK_G=min(1024, max(16, 1 << (G - 1).bit_length())),
     )  # fmt: skip
@@ -189,7 +191,7 @@ def prepare(matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool) -> list
         of_groups = dict(
             items_ptr=sums, offs_ptr=offs, out_ptr=out, total=total, N=N,
             stride_og=out.stride(0), stride_on=out.stride(1),
-            CHUNK=CHUNK, ACCUMULATE=bool(accumulate), BLOCK_I=16, BLOCK_N=block_n,
+            CHUNK=CHUNK, ACCUMULATE=accumulate, BLOCK_I=16, BLOCK_N=block_n,
         )  # fmt: skip
         launches.append(Launch("add_items_kernel", G * tiles_n, of_groups))
     return launches

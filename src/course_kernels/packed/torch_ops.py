@@ -56,7 +56,7 @@ def _tell_torch() -> None:
 def _dispatched(product: Product, options: Options) -> Tensor:
     """The operator."""
     a, b, offs, bias, scale_a, scale_b = product.tensors().values()
-    tail = (options.out_dtype, bool(options.check), options.backend, encode_launch(options))
+    tail = (options.out_dtype, options.check, options.backend, encode_launch(options))
     if scale_a is None:
         return torch.ops.course_kernels.grouped_mm(a, b, offs, bias, *tail)
     scaling = product.scaling.name
@@ -81,7 +81,7 @@ def multiply_into(out: Tensor, product: Product, options: Options) -> Tensor:
         check_out_form("out", out, problem.out_shape, problem.out_dtype, "mat_a", product.a.device)
         _tell_torch()
     torch.ops.course_kernels.grouped_mm_out(
-        *tensors, options.out_dtype, out, product.epilogue.keep_tail, bool(options.check), options.backend,
+        *tensors, options.out_dtype, out, product.epilogue.keep_tail, options.check, options.backend,
         encode_launch(options), product.epilogue.accumulates, product.scaling.name or ROW,
     )  # fmt: skip
     return out
@@ -319,17 +319,16 @@ def _tangent(inputs, tangents, product) -> Tensor:
 operators.register(_library, "grouped_mm", _setup_operator, _operator_gradients, _tangent)
 
 
-def _batched(info, in_dims, mat_a, mat_b, offs, bias, out_dtype, check, backend, config):
+def _batched(operator, info, in_dims, *arguments):
     """vmap: one product for each element of the batch."""
-    tensors = (mat_a, mat_b, offs, bias)
-    options = _decoded(out_dtype, check, backend, config)
 
     def element(i):
-        parts = (t if d is None else t.select(d, i) for t, d in zip(tensors, in_dims))
-        return _dispatched(Product.packed(*parts), options)
+        return operator(*(each if d is None else each.select(d, i) for each, d in zip(arguments, in_dims)))
 
     return torch.stack([element(i) for i in range(info.batch_size)]), 0
 
 
-torch.library.register_vmap("course_kernels::grouped_mm", _batched, lib=_library)
+for _name in ("grouped_mm", "scaled_grouped_mm"):
+    _operator = functools.partial(_batched, getattr(torch.ops.course_kernels, _name))
+    torch.library.register_vmap(f"course_kernels::{_name}", _operator, lib=_library)
 flops.register()

@@ -96,12 +96,12 @@ def route(router: str, tokens: int, experts: int = 8, *, s: float = 1.0, hot: in
     if not 0 <= hot < experts:
         raise ValueError(f"hot must be from 0 to {experts - 1}, got {hot}")
     if router == "one_hot":
-        return torch.full((tokens,), hot, dtype=torch.int64)
+        return torch.full((tokens,), hot, dtype=torch.int64, device="cpu")
     exponent = s if router == "zipf" else 0.0
     weights = [(g + 1) ** -exponent for g in range(experts)]
     # Python's generator, since torch does not promise the same draws from version to version.
     draws = random.Random(seed).choices(range(experts), weights, k=tokens)
-    return torch.tensor(draws, dtype=torch.int64)
+    return torch.tensor(draws, dtype=torch.int64, device="cpu")
 
 
 def routed_sizes(
@@ -139,12 +139,12 @@ def integers(
     """
     if low > high:
         raise ValueError(f"low must not be above high, got {low} and {high}")
-    span = torch.arange(low, high + 1, dtype=torch.float32)
+    span = torch.arange(low, high + 1, dtype=torch.float32, device="cpu")
     if not torch.equal(span.to(dtype).to(torch.float32), span):
         raise ValueError(f"{dtype} cannot hold every whole number from {low} to {high}")
     if isinstance(generator, int):
         generator = torch.Generator().manual_seed(generator)
-    values = torch.randint(low, high + 1, tuple(shape), generator=generator)
+    values = torch.randint(low, high + 1, tuple(shape), generator=generator, dtype=torch.int64, device="cpu")
     return values.to(torch.float32).to(dtype).to(device)
 
 

@@ -124,7 +124,7 @@ def build(case: GroupedCase, device: torch.device | str = "cpu") -> Operands:
         if case.values == "integers":
             numbers = torch.randint(-2, 3, shape, generator=generator, device=device, dtype=torch.int8)
             return numbers.to(torch.float32).to(dtype)
-        return torch.randn(shape, generator=generator, device=device).to(dtype)
+        return torch.randn(shape, generator=generator, dtype=torch.float32, device=device).to(dtype)
 
     def keep(name: str, value: Tensor, how: str | None = None) -> Tensor:
         view, buffer = guarded(laid_out(value, how) if how else value)
@@ -139,14 +139,15 @@ def build(case: GroupedCase, device: torch.device | str = "cpu") -> Operands:
     ):
         values = draw(shape, case.dtype)
         if values[tail].numel():
-            values[tail] = torch.full((), torch.nan, device=device).to(case.dtype)
+            values[tail] = torch.full((), torch.nan, dtype=torch.float32, device=device).to(case.dtype)
         matrices.append(keep(name, values, how))
 
     arguments: dict = {}
     if case.mode != "batch":
-        ends = torch.tensor(case.sizes, dtype=torch.int64).cumsum(0)
+        ends = torch.tensor(case.sizes, dtype=torch.int64, device="cpu").cumsum(0)
         # Between the ends are values far out of range, so that a wrong read is noticed.
-        spread = torch.full((ends.shape[0] * case.offs_stride + 2,), -(2**30), dtype=case.offs_dtype)
+        length = ends.shape[0] * case.offs_stride + 2
+        spread = torch.full((length,), -(2**30), dtype=case.offs_dtype, device="cpu")
         spread[1:-1].view(-1, case.offs_stride)[:, 0] = ends
         spread = spread.to(device)
         inputs.append(("offs", spread, spread.clone()))
@@ -159,7 +160,7 @@ def build(case: GroupedCase, device: torch.device | str = "cpu") -> Operands:
             ("scale_a", shape_a[:1] if case.mode == "m" else rows),
             ("scale_b", shape_b[1:] if case.mode == "n" else columns),
         ):
-            exponents = torch.randint(-3, 4, shape, generator=generator, device=device)
+            exponents = torch.randint(-3, 4, shape, generator=generator, dtype=torch.int64, device=device)
             arguments[name] = keep(name, exponents.to(torch.float32).exp2())
     if case.out_dtype is not None:
         arguments["out_dtype"] = case.out_dtype

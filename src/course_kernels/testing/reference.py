@@ -297,7 +297,8 @@ def dequantize(
     _check_precision(compute_dtype)
     result = torch.zeros(q.shape, dtype=compute_dtype, device=q.device)
     for column, part in _blocks_along(q.shape[-1], offs):
-        factor = scale[..., torch.arange(q.shape[-2], device=q.device) // lines, column, None].to(compute_dtype)
+        line = torch.arange(q.shape[-2], dtype=torch.int64, device=q.device) // lines
+        factor = scale[..., line, column, None].to(compute_dtype)
         result[..., part] = q[..., part].to(compute_dtype) * factor
     return result
 
@@ -319,7 +320,7 @@ def quantize(
     *batch, height, depth = x.shape
     columns = -(-depth // 128) if offs is None else depth // 128 + offs.shape[0]
     q = torch.zeros(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
-    scale = torch.zeros(*batch, -(-height // lines), columns, device=x.device)
+    scale = torch.zeros(*batch, -(-height // lines), columns, dtype=torch.float32, device=x.device)
     for column, part in _blocks_along(depth, offs):
         for row in range(scale.shape[-2]):
             at = (..., slice(row * lines, (row + 1) * lines), part)

@@ -148,8 +148,8 @@ def test_a_square_lhs_is_what_its_layout_says(name, layout):
     sums = poisoned(3, 20, dtype=torch.float32)
     assert_same(TRANSPOSED[name](lhs, rhs, sizes_of(*sizes), sums, **named), exact)
     assert_same(sums, exact_sums)
-    alone = TRANSPOSED[name](lhs, rhs, sizes_of(*sizes))
-    assert_same(alone, exact if layout != "transposed" else exact_tgmm(lhs, rhs, sizes)[0])  # "auto" means (K, M)
+    with pytest.raises(ValueError, match=r"lhs_layout must be 'km' or 'mk' where K equals M, got 'auto' with .*20, 20"):
+        TRANSPOSED[name](lhs, rhs, sizes_of(*sizes))
 
 
 @both

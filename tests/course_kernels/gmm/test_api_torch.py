@@ -231,3 +231,33 @@ def test_meta_tensors_do_not_import_triton():
     )
     done = forked.run(code, dict(os.environ))
     assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
+
+
+@pytest.mark.parametrize("layout", ["row", "transposed"])
+def test_a_square_lhs_is_refused_by_graphs_that_were_made_for_any_other(layout):
+    function = torch.compile(lambda *given: ptgmm(*given, None, torch.float32), backend="eager", dynamic=True)
+    for total in (3, 5, 8):
+        sizes, rhs = (1, total - 1), integers(total, 6, dtype=torch.float32)
+        lhs, plain = columns(8, total, layout, dtype=torch.float32)
+        if total == 8:
+            with pytest.raises(ValueError, match="lhs_layout must be 'km' or 'mk' where K equals M"):
+                function(lhs, rhs, sizes_of(*sizes))
+        else:
+            assert_same(function(lhs, rhs, sizes_of(*sizes)), exact_tgmm(plain, rhs, sizes)[0])
+
+
+def test_an_export_for_any_total_means_the_same_for_each():
+    class Gradient(torch.nn.Module):
+        def forward(self, lhs, rhs, sizes):
+            return ptgmm(lhs, rhs, sizes, None, torch.float32)
+
+    def operands(total):
+        lhs, _ = columns(8, total, dtype=torch.float32)
+        return lhs, integers(total, 6, dtype=torch.float32), sizes_of(1, total - 1)
+
+    total = torch.export.Dim("total", min=2)
+    shapes = dict(lhs={1: total}, rhs={0: total}, sizes=None)
+    program = torch.export.export(Gradient(), operands(5), dynamic_shapes=shapes).module()
+    for rows in (3, 8, 9):
+        lhs, rhs, sizes = operands(rows)
+        assert_same(program(lhs, rhs, sizes), exact_tgmm(lhs, rhs, sizes.tolist())[0])

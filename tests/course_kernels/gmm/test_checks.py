@@ -29,5 +29,9 @@ def test_a_layout_is_found_by_the_shape_or_named():
     assert checks.as_km(lhs.mT, right, "auto").shape == (4, 9)
     assert checks.as_km(lhs, right, "auto").shape == (4, 9)
     square = torch.empty(9, 9)
-    assert checks.as_km(square, right, "auto") is square
+    assert checks.as_km(square, right, "km") is square
     assert checks.as_km(square, right, "mk").stride() == (1, 9)
+    single = torch.empty(1, 1)
+    assert checks.as_km(single, single, "auto") is single  # its transpose is the same matrix
+    with pytest.raises(ValueError, match="got 'auto' with lhs of shape"):
+        checks.as_km(square.mT, right, "auto")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -107,3 +109,13 @@ def test_aiters_own_tiles_for_mi300_are_accepted_there(function, tile, accumulat
     kernel = "contiguous" if function == "gmm" else "transposed"
     limits = dict(shared_limit=TARGETS["gfx942"].shared_limit, uses_tma=False, accumulate=accumulate)
     assert as_config(function, config).valid_for(kernel, 2, **limits) is None
+
+
+def test_the_function_that_hides_its_package_has_the_packages_names():
+    import course_kernels.gmm as bound
+
+    package = sys.modules["course_kernels.gmm"]
+    assert bound is package.gmm
+    assert {name: getattr(bound, name) for name in package.__all__} == {
+        name: getattr(package, name) for name in package.__all__
+    }

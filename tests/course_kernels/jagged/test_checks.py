@@ -22,6 +22,7 @@ META = torch.device("meta")
         (dict(A_packed=A.int()), TypeError, "A_packed must have a dtype of .* got torch.int32"),
         (dict(B=B.double()), TypeError, "B must have a dtype of .* got torch.float64"),
         (dict(B=torch.ones(3, 5)), ValueError, "A_packed has K = 4 columns and B has 3 rows"),
+        (dict(B=torch.ones(5, 4)), ValueError, r"B has 5 rows.*It has K columns: pass B\.mT"),
         (dict(group_offsets=[0, 6]), TypeError, "group_offsets must be a torch.Tensor, got list"),
         (dict(group_offsets=OFFSETS.float()), TypeError, "group_offsets must be torch.int32 or torch.int64"),
         (dict(group_offsets=OFFSETS[None]), ValueError, r"group_offsets must be 1-D .* got shape \(1, 3\)"),

@@ -105,3 +105,12 @@ def test_launches_with_64_bit_indices(kernels, kernel, monkeypatch):
     result = kernels.multiply(kernel, A_packed, B, offsets)
     torch.testing.assert_close(result, expected(A_packed, B, 38), rtol=0, atol=0)
     assert result.device == DEVICE
+
+
+@pytest.mark.skipif(runtime.mode() == "gpu", reason="Helion's interpreter multiplies on a GPU")
+@pytest.mark.parametrize("triton", ["0", "1"])
+def test_helions_own_interpreter_is_refused_on_a_cpu(kernels, kernel, triton, monkeypatch):
+    monkeypatch.setenv("HELION_INTERPRET", "1")
+    monkeypatch.setenv("TRITON_INTERPRET", triton)
+    with pytest.raises(RuntimeError, match=r"runs in Triton's interpreter on CPU tensors, and HELION_INTERPRET=1"):
+        kernels.multiply(kernel, torch.ones(3, 4), torch.ones(4, 2), torch.tensor([0, 3]))

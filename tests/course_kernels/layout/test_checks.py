@@ -19,6 +19,7 @@ DTYPES = (torch.int32, torch.int64)
         (torch.tensor([True]), TypeError, "got torch.bool"),
         (torch.tensor(3), ValueError, r"must be 1-D, got shape \(\)"),
         (torch.ones(2, 2, dtype=torch.int32), ValueError, r"must be 1-D, got shape \(2, 2\)"),
+        (torch.tensor([1, 2]).to_sparse(), TypeError, r"dense \(strided\) tensor, got layout torch.sparse_coo"),
     ],
 )
 def test_form_is_always_checked(kind, value, error, text):
@@ -66,6 +67,25 @@ def test_row_tensors_are_checked():
         layout.pack(torch.ones(2, 5), 3)
     with pytest.raises(ValueError, match="packed is on meta, the layout is on cpu"):
         layout.pad(torch.ones(3, 1, device="meta"))
+    with pytest.raises(TypeError, match=r"packed must be a dense \(strided\) tensor, got layout torch.sparse_coo"):
+        layout.pad(torch.ones(3, 1).to_sparse())
+    with pytest.raises(TypeError, match=r"padded must be a dense \(strided\) tensor, got layout torch.sparse_coo"):
+        layout.pack(torch.ones(2, 2).to_sparse(), 3)
+
+
+@pytest.mark.parametrize("dtype, fill, text", [
+    (torch.float32, "x", "fill must be a number for rows of torch.float32, got 'x'"),
+    (torch.float32, None, "fill must be a number"),
+    (torch.float32, 1j, "fill must be a number"),
+    (torch.int64, 0.5, "fill must be an int for rows of torch.int64, got 0.5"),
+    (torch.float8_e4m3fn, "x", "fill must be a number"),
+])  # fmt: skip
+def test_rows_are_filled_with_a_number_of_their_dtype(dtype, fill, text):
+    layout = build("masked_m", [2, 1])
+    with pytest.raises(TypeError, match=text):
+        layout.pad(torch.ones(3, 1).to(dtype), fill=fill)
+    with pytest.raises(TypeError, match=text):
+        layout.pack(torch.ones(2, 2, 1).to(dtype), 4, fill=fill)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -67,9 +67,29 @@ def test_sort_order_is_the_stable_dispatch_permutation(dtype, ids):
     assert layout.sizes.tolist() == [ids.count(g) for g in range(5)]
 
 
-def test_ids_that_name_no_group_count_as_padding():
-    layout = GroupLayout.from_row_groups(torch.tensor([0, 7, -5, 1]), 2)
-    assert layout.sizes.tolist() == [1, 1]
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(max_examples=50, deadline=None)
+@given(ids=st.lists(st.integers(-9, 9), max_size=12), G=st.integers(0, 5), slots=st.integers(0, 4))
+def test_ids_that_name_no_group_count_as_padding(dtype, ids, G, slots):
+    """Ids of experts on other ranks, for example. Padding may be in between, too, where only the sizes are right."""
+    padded = [g if 0 <= g < G else -1 for g in ids]
+    layout, plain = (GroupLayout.from_row_groups(torch.tensor(each, dtype=dtype), G) for each in (ids, padded))
+    assert layout.row_groups().tolist() == padded
+    assert layout.sizes.tolist() == [padded.count(g) for g in range(G)]
+    for total in (len(ids), len(ids) + 2):
+        wanted = every_description(plain, total, slots)
+        for name, found in every_description(layout, total, slots).items():
+            assert torch.equal(found, wanted[name]), name
+        values = torch.arange(1.0, G * slots + 1).view(G, slots, 1)
+        assert torch.equal(layout.pack(values, total), plain.pack(values, total))
+
+
+def test_rows_of_other_ranks_experts_are_left_out():
+    layout = GroupLayout.from_row_groups(torch.tensor([0, 1, 1, 2, 2]), 2)
+    assert layout.row_groups(5).tolist() == [0, 1, 1, -1, -1]
+    assert layout.pack(torch.ones(2, 4, 1), 5).flatten().tolist() == [1, 1, 1, 0, 0]
+    with pytest.raises(ValueError, match=r"row_groups\[3\] = 2: wants a group from 0"):
+        layout.validate()
 
 
 class NoHostRead(TorchDispatchMode):

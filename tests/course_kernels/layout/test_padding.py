@@ -29,10 +29,12 @@ def test_pad_and_pack_are_inverse(kind, sizes, spare):
     assert torch.equal(again[used:], torch.zeros(TAIL, 2, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16, torch.float32, torch.int32])
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16, torch.float32, torch.int32, torch.bool]
+)
 def test_pad_and_pack_keep_the_dtype_and_trailing_dimensions(dtype):
     layout = build("sizes", [2, 0, 3])
-    packed = integers((5, 2, 3), dtype)
+    packed = integers((5, 2, 3), torch.float32).to(dtype)
     padded = layout.pad(packed, 4)
     assert padded.shape == (3, 4, 2, 3)
     assert padded.dtype == dtype

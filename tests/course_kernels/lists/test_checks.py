@@ -44,6 +44,7 @@ OPERAND_ERRORS = {
     "lengths": ((A, B[:2]), ValueError, ["same length", "3", "2"]),
     "no B at all": ((A, []), ValueError, ["same length", "3", "0"]),
     "K": ((replaced(A, 1, matrix(16, 7)), B), ValueError, ["problem 1", "K = 7", "8 rows", "(16, 7)", "(8, 16)"]),
+    "weights (N, K)": ((A, replaced(B, 2, matrix(4, 5))), ValueError, ["problem 2", "pass group_B[2].mT"]),
     "last K": ((A, replaced(B, 2, matrix(4, 2))), ValueError, ["problem 2", "K = 5", "4 rows"]),
     "K of 0 and 1": ((replaced(A, 0, matrix(8, 0)), B), ValueError, ["problem 0", "K = 0", "4 rows"]),
     "integers": (([a.int() for a in A], [b.int() for b in B]), TypeError, ["group_A[0]", "int32"]),

@@ -86,8 +86,8 @@ def test_any_strides(how):
 
 W = numbered((3, 32, 64), torch.bfloat16)
 BAD = {
-    "no tensor": (lambda: shuffle_weight([1.0]), TypeError, "w must be a dense torch.Tensor, got list"),
-    "sparse": (lambda: shuffle_weight(W.float().to_sparse()), TypeError, "dense torch.Tensor, got torch.sparse_coo"),
+    "no tensor": (lambda: shuffle_weight([1.0]), TypeError, "w must be a torch.Tensor, got list"),
+    "sparse": (lambda: shuffle_weight(W.float().to_sparse()), TypeError, "got layout torch.sparse_coo"),
     "dtype": (lambda: shuffle_weight(W.float()), TypeError, "got torch.float32"),
     "rank": (lambda: shuffle_weight(W[0, 0]), ValueError, "w must be \\(N, K\\) or \\(G, N, K\\)"),
     "N": (lambda: shuffle_weight(W[:, :24]), ValueError, "got N = 24 and K = 64"),

@@ -97,3 +97,14 @@ def test_a_call_shows_in_a_profile(shuffled):
         deepgemm(made.XQ, weight, y, made.group_layout)
     assert {event.key: event.count for event in profile.key_averages()}.get("course_kernels::deepgemm") == 1
     made.check(y, before)
+
+
+def test_vmap_makes_a_call_for_each_element():
+    made = case(torch.float16)
+    x = torch.stack([made[0], made[0].flip(0)])
+    y = torch.full((2, 4, 40, 48), torch.nan, dtype=torch.float32, device=DEVICE)
+    found = torch.func.vmap(deepgemm, in_dims=(0, None, 0, None))(x, made[1], y, made.group_layout)
+    for each, given, wanted in zip(found, x, torch.full_like(y, torch.nan)):
+        assert torch.equal(each.nan_to_num(), deepgemm(given, made[1], wanted, made.group_layout).nan_to_num())
+    with pytest.raises(RuntimeError, match="Y must be one of the batched arguments"):
+        torch.func.vmap(deepgemm, in_dims=(0, None, None, None))(x, made[1], y[0], made.group_layout)

@@ -40,6 +40,12 @@ ERRORS = {
     "A on meta": (good(mat_a=A.to("meta")), ValueError, ["mat_b", "device", "meta"]),
     "B on meta": (good(mat_b=B.to("meta")), ValueError, ["mat_b", "device", "meta"]),
     "K": (good(mat_b=matrix(2, 7, 6)), ValueError, ["mat_a", "K = 8", "7 rows", "(12, 8)", "(2, 7, 6)"]),
+    "weights (N, K)": (good(mat_b=matrix(2, 6, 8)), ValueError, ["K = 8", "6 rows", "pass mat_b.mT"]),
+    "float8 B": (
+        good(mat_b=matrix(2, 8, 6).to(FP8)),
+        TypeError,
+        ["mat_b", "got torch.float8", "scaled_grouped_mm"],
+    ),
     "K of a batch": (dict(mat_a=A3, mat_b=matrix(2, 7, 6)), ValueError, ["K = 8", "7 rows"]),
     "K in mode n": (dict(mat_a=A3, mat_b=matrix(9, 12), offs=OFFS), ValueError, ["K = 8", "9 rows"]),
     "groups of a batch": (dict(mat_a=A3, mat_b=matrix(3, 8, 6)), ValueError, ["mat_a holds 2", "mat_b holds 3"]),

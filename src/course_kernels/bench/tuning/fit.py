@@ -108,12 +108,12 @@ def rows_of(config: Config, name: str, of_kind: Sequence[Sample]) -> _Rows:
     mine = [(place, sample) for place, sample in enumerate(of_kind) if name in sample.us]
 
     def table(numbers: list) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.float64)
+        return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
     parts = [[model.work(config, each.kind, each.extents, spread) for _, each in mine] for spread in model.SPREADS]
     us, best = table([each.us[name] for _, each in mine]), table([min(each.us.values()) for _, each in mine])
     return _Rows(
-        torch.tensor([place for place, _ in mine]),
+        torch.tensor([place for place, _ in mine], dtype=torch.int64, device="cpu"),
         table(parts).permute(3, 0, 1, 2),
         table([model.smooth(each.kind, each.extents) for _, each in mine]),
         us.log(),
@@ -149,14 +149,17 @@ def predicted(free: Tensor, rows: _Rows, places: int, bandwidth: float) -> Tenso
 
 def _constants(rows: _Rows, logs: Tensor, places: int, bandwidth: float, start: Tensor) -> Tensor:
     """Fit the numbers with which the model comes nearest to measured times; ``start``: the first guess."""
-    typical, prior = torch.tensor(_TYPICAL, dtype=torch.float64), torch.tensor(_PRIOR, dtype=torch.float64)
+    typical, prior = (
+        torch.tensor(_TYPICAL, dtype=torch.float64, device="cpu"),
+        torch.tensor(_PRIOR, dtype=torch.float64, device="cpu"),
+    )
     counts = rows.weights.sqrt()
 
     def residual(free: Tensor) -> Tensor:
         of_times = counts * (predicted(free, rows, places, bandwidth).log() - logs)
         return torch.cat([of_times, prior * (free - typical)], -1)
 
-    free, damping, nudge = start, 1e-2, 1e-4 * torch.eye(len(_TYPICAL), dtype=torch.float64)
+    free, damping, nudge = start, 1e-2, 1e-4 * torch.eye(len(_TYPICAL), dtype=torch.float64, device="cpu")
     current = residual(free)
     for _ in range(STEPS):
         slopes = (residual(free + nudge) - current).T / 1e-4
@@ -178,13 +181,13 @@ def _constants(rows: _Rows, logs: Tensor, places: int, bandwidth: float, start: 
 def _correction(rows: _Rows, residual: Tensor) -> Tensor:
     """Fit the weights of ``time_model.smooth`` to a residual; they are kept small."""
     counted = rows.smooth.T * rows.weights
-    held = _RIDGE * torch.eye(rows.smooth.shape[1], dtype=torch.float64)
+    held = _RIDGE * torch.eye(rows.smooth.shape[1], dtype=torch.float64, device="cpu")
     return torch.linalg.solve(counted @ rows.smooth + held, counted @ residual)
 
 
 def _common(known: Mapping[str, _Rows], residuals: Mapping[str, Tensor], products: int) -> Tensor:
     """The residual that all configurations of a product share: their weighted mean, (products,)."""
-    total, weight = torch.zeros(2, products, dtype=torch.float64)
+    total, weight = torch.zeros(2, products, dtype=torch.float64, device="cpu")
     for name, rows in known.items():
         total[rows.places] += rows.weights * residuals[name]
         weight[rows.places] += rows.weights
@@ -211,8 +214,8 @@ def fit(found: Sequence[Sample], gpu: Gpu, kinds: Sequence[Kind] = KINDS) -> dic
         known = {name: rows_of(configs[name], name, of_kind) for name in names}
         known = {name: rows for name, rows in known.items() if len(rows.logs) >= FEWEST}
         places = {name: gpu.sms * model.slots(configs[name]) for name in known}
-        free = dict.fromkeys(known, torch.tensor(_TYPICAL, dtype=torch.float64))
-        common = torch.zeros(len(of_kind), dtype=torch.float64)
+        free = dict.fromkeys(known, torch.tensor(_TYPICAL, dtype=torch.float64, device="cpu"))
+        common = torch.zeros(len(of_kind), dtype=torch.float64, device="cpu")
         for _ in range(2):
             for name, rows in known.items():
                 logs = rows.logs - common[rows.places]

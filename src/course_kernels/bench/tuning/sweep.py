@@ -146,8 +146,8 @@ def _block_scales(row: Row, device: torch.device | str) -> tuple[Tensor, Tensor]
     the compiler always sees the same kernel."""
     generator = torch.Generator(device).manual_seed(1)
     deep, wide = (-(-extent // BLOCK) for extent in (row.K, row.N))
-    of_a = torch.empty(deep, row.total_m, device=device).uniform_(0.5, 1.5, generator=generator).mT
-    of_b = torch.empty(row.groups, wide, -(-deep // 16) * 16, device=device)
+    of_a = torch.empty(deep, row.total_m, dtype=torch.float32, device=device).uniform_(0.5, 1.5, generator=generator).mT
+    of_b = torch.empty(row.groups, wide, -(-deep // 16) * 16, dtype=torch.float32, device=device)
     of_b.uniform_(0.5 * row.K**-0.5, 1.5 * row.K**-0.5, generator=generator)
     return of_a, of_b[..., :deep].mT
 
