@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
+import tempfile
 import time
 
 import msgspec
@@ -32,6 +34,28 @@ def open_judge(tmp_path_factory):
     """What an answer could do if reading it beforehand had found nothing."""
     with judge_of(tmp_path_factory.mktemp("unread"), UNREAD) as found:
         yield found
+
+
+def test_folders_of_killed_judges_are_removed_and_those_of_others_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names = ("course-judge-killed", "course-judge-young", "course-judge-locked", "course-mine")
+    for name in names:
+        (tmp_path / name / "inner").mkdir(parents=True)
+        os.utime(tmp_path / name, (1e9, 1e9))
+    os.utime(tmp_path / "course-judge-young")
+    (tmp_path / "course-judge-link").symlink_to(tmp_path / "course-mine")
+    handle = os.open(tmp_path / "course-judge-locked", os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with Judge(manifest.examiner), Judge(manifest.examiner):
+            for each in tmp_path.glob("course-judge-*"):
+                os.utime(each, (1e9, 1e9), follow_symlinks=False)
+            Judge(manifest.examiner).close()
+            there = [each.name for each in tmp_path.iterdir()]
+        assert len(there) == 5, f"a link, what is locked, by two judges also, and what is not ours: {there}"
+        assert {"course-judge-locked", "course-mine", "course-judge-link"} < set(there)
+    finally:
+        os.close(handle)
 
 
 @pytest.mark.parametrize(
