@@ -140,7 +140,8 @@ def _dispatch(argv: list[str]) -> int:
         return USAGE
     if name not in SUBCOMMANDS:
         near = difflib.get_close_matches(name, SUBCOMMANDS, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(SUBCOMMANDS)}"
+        near = [*(f"`course {each} --{name}`" for each in _available() if f"--{name}" in _words(each)), *near]
+        hint = f"did you mean {' or '.join(near[:3])}?" if near else f"there are: {', '.join(SUBCOMMANDS)}"
         _complain(f"course: no subcommand {name!r}; {hint}\ncourse --help shows what each does.")
         return USAGE
     try:

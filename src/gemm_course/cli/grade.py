@@ -19,8 +19,8 @@ from gemm_course.cli.exit_codes import CANNOT, INTERRUPTED, USAGE, Stop
 from gemm_course.cli.options import File, Names, integer
 from gemm_course.exercises import manifest
 from gemm_course.exercises.manifest import Exercise
-from gemm_course.grading import grades, gradescope, reader, submissions
-from gemm_course.grading.grades import Grade
+from gemm_course.grading import feedback, grades, gradescope, reader, roster, submissions
+from gemm_course.grading.grades import Grade, Penalty
 from gemm_course.grading.result_cache import ResultCache
 from gemm_course.grading.submissions import Submission
 from gemm_course.judging.results import UNCHECKED
@@ -31,6 +31,9 @@ examples:
   course grade hand-ins --only 03                        only exercise 03
   course grade hand-ins --only 03 --only 04 --out w2.csv --jobs 4
   course grade hand-ins --gradescope scores              also writes scores/STUDENT/results.json
+  course grade hand-ins --feedback back                  also writes back/STUDENT/feedback.txt
+  course grade hand-ins --roster class.csv --late-penalty 10
+  course grade hand-ins --identical same.csv             also lists answers that several students share
 
 DIR may contain, side by side:
   a folder for each student, with notebooks, an exercises/ folder or the whole repository;
@@ -46,6 +49,12 @@ a process of its own. Nothing is unpacked to disk; links are not followed.
 
 Without --only all exercises count, and an exercise that was not handed in has 0 points. The summary names exercises
 that nobody answered. Use the same --only for all students whose grades you compare.
+
+A roster is a CSV file with a column "student", the names as in DIR, and perhaps "days_late". Everybody in it gets
+rows, also without a hand-in. --late-penalty P takes P percent of the total off for each day.
+
+A student's answers are checked for 300 s in all; what is left then has status "refused". An answer has status
+"flagged", and 0 points, if it asks for what only an attack on the judge needs: look at it yourself.
 
 If a run is interrupted, start the same command again: it continues. Results are kept in grades.csv.journal. An answer
 is checked again only if the answer, the seed or the course's code has changed. All students get the same inputs. They
@@ -66,6 +75,18 @@ def run(
     gradescope_in: Annotated[
         File, Option("--gradescope", metavar="DIR", help="also write DIR/STUDENT/results.json")
     ] = None,
+    feedback_in: Annotated[
+        File, Option("--feedback", metavar="DIR", help="also write DIR/STUDENT/feedback.txt, all that the checks say")
+    ] = None,
+    roster_csv: Annotated[
+        File, Option("--roster", metavar="CSV", help="the students, and days_late of each; absentees get rows")
+    ] = None,
+    late_penalty: Annotated[
+        int, Option(metavar="PERCENT", parser=integer(0, 100), help="taken off the total for each day in the roster")
+    ] = 0,
+    identical_csv: Annotated[
+        File, Option("--identical", metavar="CSV", help="also list answers that several students handed in")
+    ] = None,
     only: Annotated[Names, Option(metavar="NN", help="grade only this exercise; may be repeated")] = None,
     seed: Annotated[
         int | None,
@@ -78,14 +99,29 @@ def run(
     """Grade a folder of submissions: one row for each student and exercise, and a total."""
     if folder is None:
         raise _stop(USAGE, "name the folder with the submissions")
-    if gradescope_in is not None and gradescope_in.resolve() == folder.resolve():
-        text = "--gradescope wants another folder than that of the submissions"
-        raise _stop(USAGE, f"{text}: what students handed in, such as a link, would be in the place of their results")
+    for option, path in {"--gradescope": gradescope_in, "--feedback": feedback_in}.items():
+        if path is not None and path.resolve() == folder.resolve():
+            text = f"{option} wants another folder than that of the submissions"
+            raise _stop(
+                USAGE, f"{text}: what students handed in, such as a link, would be in the place of their results"
+            )
+    outputs = {"--out": out, "--gradescope": gradescope_in, "--feedback": feedback_in, "--identical": identical_csv}
+    for option, path in outputs.items():
+        if path is not None and not path.absolute().parent.is_dir():
+            raise _stop(USAGE, f"{option} {path}: there is no folder {path.parent}")
+    try:
+        listed = {} if roster_csv is None else roster.read(roster_csv)
+    except (OSError, ValueError) as error:
+        why = f"{roster_csv} cannot be read: {error.strerror}" if isinstance(error, OSError) else error
+        raise _stop(USAGE, f"--roster: {why}") from None
+    if late_penalty and roster_csv is None:
+        raise _stop(USAGE, "--late-penalty needs --roster, whose column days_late says how late each student is")
+    penalty = Penalty(late_penalty, listed)
     try:
         wanted = {each for name in only or () for each in find(name)}
         exercises = [each for each in manifest.exercises() if not wanted or each in wanted]
         journal_path = out.with_name(f"{out.name}.journal")
-        ours = [path for path in (out, journal_path, gradescope_in) if path is not None]
+        ours = [path for path in (*outputs.values(), journal_path, roster_csv) if path is not None]
         earlier = set(map(Path.resolve, gradescope.written_in(folder))).difference(map(Path.resolve, ours))
         # Match against every exercise, not only the graded ones: the rest of the file name is the student.
         entries = submissions.discover(folder, manifest.exercises(), ignore=[*ours, *earlier])
@@ -99,6 +135,8 @@ def run(
     if entries.alike:
         text = "folder names that differ only in Unicode composition are taken for one student"
         print(f"course grade: {text}: {_few(entries.alike)}", file=sys.stderr)
+    for line in _warnings(entries, listed):
+        print(grades.printable(f"course grade: {line}"), file=sys.stderr)
     if not entries.students:
         raise _stop(USAGE, f"{folder} has no submissions: no folder, no notebook, no zip file")
     if unknown := sorted({*(one_student or ())} - entries.students.keys()):
@@ -110,18 +148,25 @@ def run(
         found = reader.read_all(entries.students, jobs, one_student or ())
         if all(each.one_level_too_high for each in found):
             raise Stop(USAGE, _one_level_too_high(folder, found, entries.students))
-        if gradescope_in is not None:
-            gradescope_in.mkdir(parents=True, exist_ok=True)
+        found = roster.with_absentees(found, listed)
+        for path in filter(None, (gradescope_in, feedback_in)):
+            path.mkdir(exist_ok=True)
         with ResultCache(journal_path) as journal:
             if seed is None:
                 seed = int.from_bytes(os.urandom(4), "little") if journal.seed is None else journal.seed
             journal.use_seed(seed)
             with _progress() as tell:
                 graded = grades.grade(found, exercises, seed, journal, jobs, tell)
-            grades.write_csv(out, grades.rows(graded, seed))
+            grades.write_csv(out, grades.rows(graded, seed, penalty))
             if gradescope_in is not None:
                 target = gradescope_in
-                gradescope.write(target, graded, seed)
+                gradescope.write(target, graded, seed, penalty)
+            if feedback_in is not None:
+                target = feedback_in
+                feedback.write(target, graded, penalty)
+            if identical_csv is not None:
+                target = identical_csv
+                grades.write_csv(target, feedback.identical(found, exercises), feedback.IDENTICAL)
     except KeyboardInterrupt:
         text = f"interrupted. Results so far are kept in {journal_path}. Run the same command again to continue."
         raise Stop(INTERRUPTED, text) from None
@@ -151,12 +196,25 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
         yield tell
 
 
+def _warnings(entries: submissions.Entries, listed: Mapping[str, int]) -> Iterator[str]:
+    """Warnings about names: anybody may name a file after somebody else."""
+    if entries.merged:
+        yield f"several entries are taken for one student's, a folder or archive first: {_few(entries.merged)}"
+    for names in entries.similar[:5]:
+        yield f"names that look alike are different students: {_few(names)}"
+    if listed and (unknown := sorted(entries.students.keys() - listed.keys())):
+        yield f"not in the roster, but graded: {_few(unknown)}"
+
+
 def _summary(out: Path, graded: list[Grade], missing: str) -> int:
     counts = Counter(each.status for each in graded).most_common()
     print(", ".join(f"{number} {status}" for status, number in counts))
     refused = dict.fromkeys((each.student, each.message) for each in graded if each.status == grades.REFUSED)
     for student, message in list(refused)[:20]:
         print(f"refused: {grades.printable(student)}: {message}")
+    for each in graded:
+        if each.status == grades.FLAGGED:
+            print(f"flagged: {grades.printable(each.student)}: {each.exercise.id}: {each.message}")
     if len(refused) > 20:
         print(f"refused: {len(refused) - 20} more, see {out}")
     if missing:

@@ -13,6 +13,7 @@ from gemm_course.judging.results import Result, exit_code
 from gemm_course.notebook import locations
 
 POLL_S = 0.25
+MISSING = 4  # looks in a row without a file, until it is called gone: a save may replace it
 
 Check = Callable[[Exercise, Path], "Result | None"]
 
@@ -47,8 +48,14 @@ def watch(
 
 def _wait(targets, stamps: dict[Path, tuple | None], pause) -> list[tuple[Exercise, Path]]:
     """Wait until notebooks differ from their stamps, and have stopped changing."""
+    there = {path: stamp is not None for path, stamp in stamps.items()}
+    missing = dict.fromkeys(stamps, 0)  # how often in a row
     while True:
         pause(POLL_S)
+        for path in stamps:
+            missing[path] = 0 if path.exists() else missing[path] + 1
+            if there[path] and missing[path] == MISSING:
+                print(f"{locations.shown(path)} is gone: it is checked when it is there again; Ctrl-C ends", flush=True)
         changed = [(e, path) for e, path in targets if (stamp := _stamp(path)) and stamp != stamps[path]]
         if changed:
             latest = {path: _stamp(path) for _, path in changed}

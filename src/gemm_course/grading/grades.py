@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -18,11 +20,19 @@ from gemm_course.grading.result_cache import ResultCache
 from gemm_course.grading.submissions import Answer, Submission
 from gemm_course.judging.results import FAILED, NOT_ON_GPU, PASSED, TODO, UNCHECKED, Result
 
-MISSING, REFUSED, TOTAL = "missing", "refused", "total"
+MISSING, REFUSED, FLAGGED, TOTAL = "missing", "refused", "flagged", "total"
 COLUMNS = ("student", "exercise", "points", "of", "status", "message", "seed")
 MAX_MESSAGE = 300
+BUDGET_S = 300.0  # of one student's checks: all exercises take a tenth of that
 _MAX_PLACE = 60  # of a file's place in a message, so that why it is refused is never cut off
-_STATUS_ORDER = (TODO, REFUSED, FAILED, UNCHECKED, PASSED)  # of versions with equal points, the furthest counts
+_STATUS_ORDER = (
+    TODO,
+    REFUSED,
+    FLAGGED,
+    FAILED,
+    UNCHECKED,
+    PASSED,
+)  # of versions with equal points, the furthest counts
 _GOES_ON = re.compile(r"(?:[.,:;?!]|\b(?:and|between))$")  # after these a message's next line needs no mark
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")
 
@@ -35,9 +45,11 @@ class Grade:
     exercise: Exercise
     points: int
     # `REFUSED`: something was handed in that cannot be graded. `UNCHECKED`: it may earn more on another machine.
+    # `FLAGGED`: the static check refused what only an attack on the judge needs.
     status: str
     message: str = ""  # one line: what is wrong, and which of several versions counts
     result: Result | None = None  # of the version that counts; None if no version was checked
+    note: str = ""  # the part of the message about versions
 
     @property
     def off_gpu(self) -> bool:
@@ -52,30 +64,47 @@ def grade(
     cache: ResultCache,
     jobs: int,
     report: Callable[[int, int, str], None],
+    budget_s: float = BUDGET_S,
 ) -> list[Grade]:
     """One grade for each student and exercise, by student, in the order of the exercises.
 
     Each new result goes into the cache at once, unless this machine lacked something that could change it. `report` is
-    called with the number of finished checks, of all checks, and whose answer was checked last. Raises RuntimeError if
-    answers cannot be checked on this machine.
+    called with the number of finished checks, of all checks, and whose answer was checked last. After `budget_s`
+    seconds of checks, no further answer of a student is checked: a submission may hold 64 that sleep. The first version
+    of every exercise comes before all second ones. Raises RuntimeError if answers cannot be checked on this machine.
     """
     tasks: dict[str, pool.Task] = {}
     owners: dict[str, str] = {}
+    students: dict[str, set[str]] = {}  # by key, everybody who handed in this answer
+    spent: Counter[str] = Counter()  # seconds by student
     pairs = [(submission, exercise) for submission in submissions for exercise in exercises]
-    for submission, exercise in pairs:
-        for answer in submission.answers.get(exercise.name, ()):
+    versions = max((len(each) for submission in submissions for each in submission.answers.values()), default=0)
+    for version, (submission, exercise) in itertools.product(range(versions), pairs):
+        for answer in submission.answers.get(exercise.name, ())[version : version + 1]:
             if not answer.refused:
                 key = result_cache.key(exercise.name, answer.source, seed)
                 owners.setdefault(key, f"{submission.student} {exercise.id}")
                 tasks.setdefault(key, pool.Task(key, exercise, answer.source, seed))
+                students.setdefault(key, set()).add(submission.student)
     results = {key: cache.get(key) for key in tasks}
+
+    def note_spent(key: str, seconds: float) -> None:
+        spent.update(dict.fromkeys(students[key], seconds))
+
+    def over_budget(task: pool.Task) -> str:
+        over = all(spent[each] > budget_s for each in students[task.key])
+        return f"not checked: this student's other answers took more than {budget_s:g} s to check" if over else ""
+
+    for key in tasks:
+        note_spent(key, cache.seconds(key))
     unknown = [task for key, task in tasks.items() if results[key] is None]
     finished, died = [""] * (len(tasks) - len(unknown)), {}
 
     def tell():
         report(len(finished), len(tasks), (finished or [""])[-1])
 
-    for task, outcome in pool.check_all(unknown, jobs, tell):
+    for task, outcome, seconds in pool.check_all(unknown, jobs, tell, over_budget):
+        note_spent(task.key, seconds)
         finished.append(owners[task.key])
         tell()
         if isinstance(outcome, str):
@@ -83,7 +112,7 @@ def grade(
             continue
         result = results[task.key] = msgspec.convert(outcome, Result)
         if result.status != UNCHECKED and not _off_gpu(result):
-            cache.put(task.key, result)
+            cache.put(task.key, result, seconds)
     return [_best_grade(submission, exercise, seed, results | died) for submission, exercise in pairs]
 
 
@@ -107,7 +136,7 @@ def _best_grade(submission: Submission, exercise: Exercise, seed: int, results: 
     # A version that was not checked may earn more than the best of the others.
     shown = unchecked[0] if unchecked and grade.status != PASSED else grade
     message = f"{printable(shown.message, MAX_MESSAGE - len(f' ({note})'))} ({note})" if shown.message else note
-    return replace(grade, status=shown.status, message=message)
+    return replace(grade, status=shown.status, message=message, note=note)
 
 
 def _note(submission: Submission, exercise: Exercise, grades: list[Grade], best: int) -> str:
@@ -117,6 +146,8 @@ def _note(submission: Submission, exercise: Exercise, grades: list[Grade], best:
         notes.append(f"the best of {len(versions)} versions: {printable(versions[best].where, _MAX_PLACE)}")
     if skipped := submission.skipped.get(exercise.name, 0):
         notes.append(f"{skipped} more were not checked")
+    if flagged := [i for i, each in enumerate(grades) if each.status == FLAGGED and i != best]:
+        notes.append(f"{FLAGGED}: {printable(versions[flagged[0]].where, _MAX_PLACE)}: {grades[flagged[0]].message}")
     refused = [each.message for i, each in enumerate(grades) if each.status == REFUSED and i != best]
     if grades[best].status != PASSED and (refused := [*refused, *submission.notes]):
         more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
@@ -136,7 +167,8 @@ def _grade_version(
         return Grade(student, exercise, 0, REFUSED, printable(f"{result}: grade it by hand"))
     first = result.first_failure
     message = _on_one_line(result.message or (f"{first.title}: {first.message}" if first else ""))
-    return Grade(student, exercise, result.points, result.status, printable(message), result)
+    status = FLAGGED if result.flagged else result.status
+    return Grade(student, exercise, result.points, status, printable(message), result)
 
 
 def _on_one_line(text: str) -> str:
@@ -183,21 +215,43 @@ def by_student(grades: Iterable[Grade]) -> dict[str, list[Grade]]:
     return found
 
 
-def rows(grades: Iterable[Grade], seed: int) -> Iterator[tuple]:
+@dataclass(frozen=True)
+class Penalty:
+    """What is taken off the total of late work: so many percent for each day."""
+
+    percent: int = 0
+    days_late: Mapping[str, int] = field(default_factory=dict)  # by student
+
+
+NO_PENALTY = Penalty()
+
+
+def total(student: str, grades: Sequence[Grade], penalty: Penalty) -> tuple[float, int, str]:
+    """A student's points after the penalty, the points of all exercises, and a line about both."""
+    points, possible = sum(each.points for each in grades), sum(each.exercise.points for each in grades)
+    note = f"{sum(each.status == PASSED for each in grades)} of {len(grades)} passed"
+    days = penalty.days_late.get(student, 0)
+    off = min(100, days * penalty.percent)
+    if not off:
+        return points, possible, note
+    late = f"{days} day{'s' * (days != 1)} late: {off} % of {points} points taken off"
+    return round(points * (100 - off) / 100, 2), possible, f"{note}; {late}"
+
+
+def rows(grades: Iterable[Grade], seed: int, penalty: Penalty = NO_PENALTY) -> Iterator[tuple]:
     """The table's rows, one value for each of `COLUMNS`: each student's grades and then their total."""
     for student, theirs in by_student(grades).items():
         for each in theirs:
             yield student, each.exercise.name, each.points, each.exercise.points, each.status, each.message, seed
-        passed = sum(each.status == PASSED for each in theirs)
-        points, possible = sum(each.points for each in theirs), sum(each.exercise.points for each in theirs)
-        yield student, TOTAL, points, possible, "", f"{passed} of {len(theirs)} passed", seed
+        points, possible, note = total(student, theirs, penalty)
+        yield student, TOTAL, f"{points:g}", possible, "", note, seed
 
 
-def write_csv(path: Path, table: Iterable[tuple]) -> None:
-    """Write the table from `rows`, whole or not at all; raises OSError if that is impossible."""
+def write_csv(path: Path, table: Iterable[tuple], columns: Sequence[str] = COLUMNS) -> None:
+    """Write a table, such as that from `rows`, whole or not at all; raises OSError if that is impossible."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(COLUMNS)
+    writer.writerow(columns)
     writer.writerows([_cell(value) for value in row] for row in table)
     # The byte order mark makes spreadsheets read the file as UTF-8.
     write_atomically(path, text.getvalue().encode("utf-8-sig"))

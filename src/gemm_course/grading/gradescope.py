@@ -6,19 +6,19 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gemm_course.grading.archives import is_ignored
-from gemm_course.grading.grades import Grade, by_student
+from gemm_course.grading.grades import NO_PENALTY, Grade, Penalty, by_student, total
 from gemm_course.judging.results import PASSED, UNCHECKED
 
-FILE = "results.json"
+FILE, FEEDBACK = "results.json", "feedback.txt"
 MAX_NAME_BYTES = 255
 
 
-def results(grades: Sequence[Grade], seed: int) -> dict:
-    """One student's results, in the format of Gradescope's autograder. It adds up the tests' scores itself."""
+def results(grades: Sequence[Grade], seed: int, penalty: Penalty = NO_PENALTY) -> dict:
+    """One student's results, in the format of Gradescope's autograder, which adds up the tests' scores itself."""
     tests = []
     for grade in grades:
         properties = grade.result.properties if grade.result else []
@@ -31,8 +31,11 @@ def results(grades: Sequence[Grade], seed: int) -> dict:
     lines = [f"{sum(grade.status == PASSED for grade in grades)} of {len(grades)} exercises passed"]
     # These messages belong to no property: a remark on a pass, or a better version that could not be checked.
     lines += [f"{each.exercise.id}: {each.message}" for each in grades if each.status == UNCHECKED or each.off_gpu]
+    points, _, note = total(grades[0].student, grades, penalty)
+    late = points != sum(each.points for each in grades)
     return {
-        "output": "\n".join(lines),
+        **({"score": points} if late else {}),
+        "output": "\n".join([*lines, *([note] if late else [])]),
         "output_format": "text",
         "test_output_format": "text",
         "stdout_visibility": "hidden",
@@ -53,13 +56,18 @@ def _test(number: str, name: str, score: int, possible: int, output: str) -> dic
     }
 
 
-def write(folder: Path, grades: Iterable[Grade], seed: int) -> None:
+def write(folder: Path, grades: Iterable[Grade], seed: int, penalty: Penalty = NO_PENALTY) -> None:
     """Write `folder/STUDENT/results.json` for each student; raises OSError if that is impossible."""
-    for student, theirs in by_student(grades).items():
+    made = {student: results(theirs, seed, penalty) for student, theirs in by_student(grades).items()}
+    write_files(folder, FILE, {student: json.dumps(each, indent=1) + "\n" for student, each in made.items()})
+
+
+def write_files(folder: Path, name: str, texts: Mapping[str, str]) -> None:
+    """Write `folder/STUDENT/name` for each student; raises OSError if that is impossible."""
+    for student, text in texts.items():
         target = folder / _folder_name(student)
         target.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(results(theirs, seed), indent=1)
-        (target / FILE).write_text(text + "\n", encoding="utf-8")
+        (target / name).write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def _folder_name(student: str) -> str:
@@ -71,13 +79,14 @@ def _folder_name(student: str) -> str:
 
 
 def written_in(folder: Path) -> list[Path]:
-    """The folders among submissions that hold what `write` writes and nothing else; none if they cannot be read."""
+    """The folders among submissions that hold what we write and nothing else; none if they cannot be read."""
     students = {Path(entry.path): _entries(entry) for entry in _entries(folder)}
     return [path for path, inside in students.items() if inside and all(map(_is_output, inside))]
 
 
 def _is_output(student: os.DirEntry) -> bool:
-    return [(each.name, each.is_file(follow_symlinks=False)) for each in _entries(student)] == [(FILE, True)]
+    inside = {(each.name, each.is_file(follow_symlinks=False)) for each in _entries(student)}
+    return bool(inside) and inside <= {(FILE, True), (FEEDBACK, True)}
 
 
 def _entries(folder: Path | os.DirEntry) -> list[os.DirEntry]:

@@ -6,6 +6,8 @@ process (see `reader`), and refuses long text before parsing it.
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import re
 import shlex
 from collections.abc import Sequence
@@ -176,4 +178,24 @@ def _answer(where: str, version: cells.Version) -> Answer:
         return Answer(where, refused=f"the answer's cell has {size >> 10:,} kB; {MAX_ANSWER_KB} are allowed")
     if not version.source.strip():
         return Answer(where, refused="the answer's cell is empty")
-    return Answer(where, version.source, hole=version.hole)
+    return Answer(where, version.source, hole=version.hole, shape=_shape(version.source))
+
+
+def _shape(source: str) -> str:
+    """A digest of code without its comments, docstrings, layout and the names that it chooses; "" if it is no code."""
+    try:
+        tree = ast.parse(source)
+        nodes = list(ast.walk(tree))
+        own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        names: dict[str, str] = {}
+        for node in nodes:
+            if isinstance(node, (ast.FunctionDef, ast.Module)) and ast.get_docstring(node, clean=False) is not None:
+                node.body = node.body[1:]
+            for field in ("id", "arg"):
+                name = getattr(node, field, None)
+                if name in own:
+                    setattr(node, field, names.setdefault(name, f"name {len(names)}"))
+        return hashlib.sha256(ast.dump(tree).encode(errors="surrogatepass")).hexdigest()
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""

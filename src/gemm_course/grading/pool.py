@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 from gemm_course.exercises.judge_process import JudgeProcess, Task
 
@@ -19,9 +20,20 @@ class JudgePool:
         self._judges: set[JudgeProcess] = set()
         self._closed = False
 
-    def submit(self, task: Task) -> concurrent.futures.Future:
-        """Have an answer checked: `Result.as_dict`, or why its judge died. RuntimeError if none starts."""
-        return self._threads.submit(self._check, task)
+    def submit(self, task: Task, reason_to_skip: Callable[[Task], str]) -> concurrent.futures.Future:
+        """Have an answer checked: `Result.as_dict`, or why its judge died, and the seconds that it took.
+
+        `reason_to_skip` is asked when its turn has come; a reason takes the place of the result. RuntimeError if no
+        judge starts.
+        """
+        return self._threads.submit(self._timed, task, reason_to_skip)
+
+    def _timed(self, task: Task, reason_to_skip: Callable[[Task], str]) -> tuple[dict | str, float]:
+        if reason := reason_to_skip(task):
+            return reason, 0.0
+        self._judge()  # its start is nobody's time
+        started = time.monotonic()
+        return self._check(task), time.monotonic() - started
 
     def _check(self, task: Task) -> dict | str:
         why = ""
@@ -63,28 +75,34 @@ class JudgePool:
             judge.close()
 
 
-def check_all(tasks: Sequence[Task], jobs: int, waiting=None) -> Iterator[tuple[Task, dict | str]]:
+def check_all(
+    tasks: Sequence[Task],
+    jobs: int,
+    waiting: Callable[[], None] | None = None,
+    reason_to_skip: Callable[[Task], str] = lambda task: "",
+) -> Iterator[tuple[Task, dict | str, float]]:
     """Check many answers, several at a time. Closing the iterator, or an exception in its user, ends every process.
 
-    Yields each task once, in the order in which they end, with `Result.as_dict`, without its pictures; with a text if
-    the judging process died of it, or did not answer. Calls `waiting` about once a second while nothing comes back.
+    Yields each task once, in the order in which they end, with `Result.as_dict`, without its pictures, and the seconds
+    that it took; with a text if the judging process died of it, or did not answer, or if `reason_to_skip` gave one
+    when the task's turn came. Calls `waiting` about once a second while nothing comes back.
     Raises RuntimeError if judging processes do not start here.
     """
     if not tasks:
         return
     pool = JudgePool(min(jobs, len(tasks)))
     try:
-        left = {pool.submit(task): task for task in tasks}
+        left = {pool.submit(task, reason_to_skip): task for task in tasks}
         while left:
             done, _ = concurrent.futures.wait(left, 1.0, concurrent.futures.FIRST_COMPLETED)
             if not done and waiting is not None:
                 waiting()
             for future in done:
                 try:
-                    outcome = future.result()
+                    outcome, seconds = future.result()
                 except Exception as error:
                     text = f"answers cannot be checked here: {error}; `course doctor` says what is missing"
                     raise RuntimeError(text) from error
-                yield left.pop(future), outcome if isinstance(outcome, str) else {**outcome, "panels": []}
+                yield left.pop(future), outcome if isinstance(outcome, str) else {**outcome, "panels": []}, seconds
     finally:
         pool.close()

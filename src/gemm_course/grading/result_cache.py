@@ -64,11 +64,12 @@ def key(exercise: str, source: str, seed: int) -> str:
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
-    """A line of the file: a seed, or a key and its result."""
+    """A line of the file: a seed, or a key, its result and the seconds that the check took."""
 
     seed: int | None = None
     key: str = ""
     result: Result | None = None
+    seconds: float = 0.0
 
 
 class ResultCache(contextlib.AbstractContextManager):
@@ -81,6 +82,7 @@ class ResultCache(contextlib.AbstractContextManager):
         self.path = path
         self.seed: int | None = None
         self._results: dict[str, Result] = {}
+        self._seconds: dict[str, float] = {}
         self._key = _own_key()
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # no pipe, nobody else's file
         self._file = os.fdopen(os.open(path, flags, 0o666), "a+b")  # closed by __exit__
@@ -107,7 +109,7 @@ class ResultCache(contextlib.AbstractContextManager):
         if line.seed is not None:
             self.seed = line.seed
         elif line.result is not None:
-            self._results[line.key] = line.result
+            self._results[line.key], self._seconds[line.key] = line.result, line.seconds
 
     def __exit__(self, *_) -> None:
         with contextlib.suppress(OSError):  # an earlier write has raised it; closing only tries once more
@@ -122,9 +124,13 @@ class ResultCache(contextlib.AbstractContextManager):
         """The result under a key."""
         return self._results.get(key)
 
-    def put(self, key: str, result: Result) -> None:
+    def seconds(self, key: str) -> float:
+        """The time that the check under a key took; 0 if there is no result."""
+        return self._seconds.get(key, 0.0)
+
+    def put(self, key: str, result: Result, seconds: float = 0.0) -> None:
         """Keep the result of a check; it is in the operating system's hands when this returns."""
-        self._write(_Line(key=key, result=result))
+        self._write(_Line(key=key, result=result, seconds=seconds))
 
     def _write(self, line: _Line) -> None:
         self._load(line)

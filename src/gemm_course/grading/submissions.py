@@ -35,6 +35,7 @@ class Answer:
     source: str = ""  # of the cell that holds it; empty where it was refused
     refused: str = ""  # why; empty otherwise
     hole: bool = False  # whether something in it still has to be written
+    shape: str = ""  # a digest that is the same for the same code, whatever its comments, layout and names
 
 
 @dataclass
@@ -56,6 +57,8 @@ class Entries(NamedTuple):
     students: dict[str, list[Path]]  # sorted: the files and folders of each
     unrecognized: list[str]  # names of entries that are no submissions
     alike: list[str]  # students with several folders whose names differ only in the composition of letters
+    merged: list[str]  # students with a folder or archive, and other entries beside it
+    similar: list[list[str]]  # students whose names look alike: another case, or letters of other alphabets
 
 
 def discover(folder: Path, exercises: Sequence[Exercise], ignore: Collection[Path] = ()) -> Entries:
@@ -82,7 +85,30 @@ def discover(folder: Path, exercises: Sequence[Exercise], ignore: Collection[Pat
             unrecognized.append(name)
     folders = {who: [path.name for path in paths if path.is_dir()] for who, paths in entries.items()}
     alike = [who for who, names in folders.items() if len(names) > 1 and len({*map(as_text, names)}) == 1]
-    return Entries(dict(sorted(entries.items())), unrecognized, sorted(alike))
+    looks: dict[str, list[str]] = {}
+    for who in sorted(entries):
+        looks.setdefault(_look(who), []).append(who)
+    similar = [names for names in looks.values() if len(names) > 1]
+    merged = [who for who, paths in entries.items() if len(paths) > 1 and any(map(_holds_several, paths))]
+    return Entries(dict(sorted(entries.items())), unrecognized, sorted(alike), sorted(merged), similar)
+
+
+def _holds_several(path: Path) -> bool:
+    return path.is_dir() or archives.file_kind(path.name) == archives.ZIP
+
+
+# Letters of other alphabets, and digits, that look like Latin letters: Cyrillic, Greek, dotless and phonetic ones.
+_LOOKS_LIKE = str.maketrans(
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u051b\u051d\u04bb\u043a\u043c\u0442\u043d\u0432"
+    "\u03b1\u03bf\u03c1\u03bd\u03b9\u03ba\u03c4\u03c5\u03c7\u0131\u0237\u0251\u0261" "10",
+    "aeopcyxijsdqwhkmthb" "aopviktuxijag" "lo",
+)  # fmt: skip
+
+
+def _look(name: str) -> str:
+    """A name as it looks: the same for other letters of the same look, for capitals, and for other separators."""
+    plain = unicodedata.normalize("NFKC", name).casefold().translate(_LOOKS_LIKE)
+    return re.sub(r"[\W_]+", " ", plain).strip()
 
 
 # Printable letters without ink: fillers, selectors of variants, the empty braille cell.

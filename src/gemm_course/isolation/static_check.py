@@ -14,9 +14,18 @@ import ast
 import builtins
 import collections
 import importlib
+import string
 import sys
 from collections.abc import Iterable
-from types import ModuleType
+from types import (
+    AsyncGeneratorType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    GeneratorType,
+    ModuleType,
+    TracebackType,
+)
 from typing import NamedTuple
 
 import torch
@@ -61,18 +70,26 @@ _NAMES = {
     "breakpoint", "compile", "delattr", "eval", "exec", "exit", "getattr", "globals", "hasattr", "help", "locals",
     "open", "quit", "setattr", "vars",
 }  # fmt: skip
+_NAMES_HOSTILE = {"compile", "eval", "exec", "globals"}
 # Functions of torch and Triton for files, other programs, kernels from elsewhere.
 _FUNCTIONS = {"load", "save", "compile", "from_file", "get_device_module", "JITFunction"}
-# Attributes of any object that lead to frames and globals, to files, and to the interpreter's form of a kernel.
-_ATTRIBUTES = {
-    "ag_code", "ag_frame", "cr_code", "cr_frame", "f_back", "f_builtins", "f_code", "f_globals", "f_locals", "gi_code",
-    "gi_frame", "gi_yieldfrom", "tb_frame", "tb_next", "get_capture_scope", "add_pre_run_hook", "pre_run_hooks",
-    "rewriter", "rewritten_fn", "handle", "builder", "semantic", "from_file", "tofile", "os", "sys", "builtins",
-    "importlib", "ctypes", "subprocess", "modules", "bltns", "compile", "used_global_vals",
+# The attributes of frames and of what holds them: `tb_frame`, `gi_frame`, `f_globals`, `co_consts`.
+_FRAME_TYPES = (FrameType, TracebackType, GeneratorType, CoroutineType, AsyncGeneratorType, CodeType)
+_OF_FRAMES = {
+    name for kind in _FRAME_TYPES for name in dir(kind) if name.startswith(("ag_", "co_", "cr_", "f_", "gi_", "tb_"))
+}
+# Attributes of any object that lead to frames and globals, to files, and to the interpreter's form of a kernel. An
+# AttributeError's `obj` is the object that lacks the attribute: torch's functions, too, look for names in strings.
+_ATTRIBUTES = _OF_FRAMES | {
+    "obj", "get_capture_scope", "add_pre_run_hook", "pre_run_hooks", "rewriter", "rewritten_fn", "handle", "builder",
+    "semantic", "from_file", "tofile", "os", "sys", "builtins", "importlib", "ctypes", "subprocess", "modules", "bltns",
+    "compile", "used_global_vals",
 }  # fmt: skip
+_FORMATS = {"format", "format_map"}  # their text may name attributes: "{0.__globals__}"
 # Types of an answer's values. Their own attributes may be called like a module: `a.copy()`, `x.select(0, 1)`.
 _VALUES = (torch.Tensor, list, dict, set, str, int, float, tl.core, collections.Counter, collections.deque)
 _MODULE_NAMES = sys.stdlib_module_names.difference(*map(dir, _VALUES))
+_HARMLESS = {"__name__", "__doc__", "__class__", "__len__", "__version__"}  # private, and honest answers ask for them
 _METHODS = {
     "__init__", "__call__", "__len__", "__iter__", "__next__", "__getitem__", "__contains__", "__repr__", "__str__",
     "__eq__", "__lt__", "__hash__", "__enter__", "__exit__", "__torch_function__",
@@ -85,6 +102,7 @@ class Violation(NamedTuple):
 
     text: str
     line: int = 0
+    hostile: bool = False  # whether it reaches for the interpreter's insides, for which an honest answer has no use
 
 
 def find_violation(source: str, function: str, imports: Iterable[str] = ()) -> Violation | None:
@@ -121,6 +139,39 @@ def _not_in(module: str, name: str) -> str | None:
     return f"an answer has no need of {module}.{name}; of {module} it may use {', '.join(sorted(STANDARD[module]))}"
 
 
+def _is_hostile(node: ast.AST) -> bool:
+    """True if what a refused node names leads to frames, globals or the builtins, or replaces what they look up."""
+    if isinstance(node, ast.Name):
+        return node.id in _NAMES_HOSTILE or (node.id.startswith("__") and node.id not in _HARMLESS)
+    if isinstance(node, ast.Attribute):
+        private = node.attr.startswith("__") and node.attr not in _HARMLESS
+        return private or node.attr in _ATTRIBUTES - {"handle", "compile"} or _format_problem(node) == _FIELDS
+    return False
+
+
+_FIELDS = "a format string names whole values, as in {} or {0}, and no attribute or item of them"
+_NO_TEXT = "this formats a text that is not written here: an answer has f-strings"
+
+
+def _format_problem(node: ast.Attribute) -> str | None:
+    """The problem with `.format` or `.format_map` of a text, or None: its fields may name attributes and items."""
+    text = node.value
+    if node.attr not in _FORMATS:
+        return None
+    if not (isinstance(text, ast.Constant) and isinstance(text.value, str)):
+        return _NO_TEXT
+    return _FIELDS if _names_parts(text.value) else None
+
+
+def _names_parts(text: str) -> bool:
+    """True if a field of a format string, or of its specifications, names a part of a value; or if it is malformed."""
+    try:
+        fields = [(name or "", spec or "") for _, name, spec, _ in string.Formatter().parse(text)]
+    except ValueError:
+        return True
+    return any("." in name or "[" in name or ("{" in spec and _names_parts(spec)) for name, spec in fields)
+
+
 class _Reader:
     """Follows modules through one answer, and finds the first thing that it may not use."""
 
@@ -143,7 +194,9 @@ class _Reader:
         self._own = self._bound | {node.attr for node in stored}
         for node in nodes:
             if found := self._violation(node):
-                return Violation(found, node.lineno)
+                return Violation(
+                    found, node.lineno, any(_is_hostile(each) and bool(self._violation(each)) for each in nodes)
+                )
         return None
 
     def _is_allowed(self, module: ModuleType) -> bool:
@@ -221,6 +274,8 @@ class _Reader:
     def _attribute(self, node: ast.Attribute) -> str | None:
         if node.attr.startswith("_") or node.attr in _ATTRIBUTES:
             return f"an answer has no need of .{node.attr}"
+        if problem := _format_problem(node):
+            return problem
         parent = self._module(node.value)
         if parent is None and node.attr in _MODULE_NAMES - self._own:
             return f"an answer has no need of .{node.attr}, which is a module's name"

@@ -23,7 +23,8 @@ class Event(Struct, frozen=True):
 
     # "load", "store": an access outside; "undefined": a load whose mask leaves out elements and gives them no value;
     # "atomic": an atomic update; "pointer": an access without a descriptor; "beyond": a descriptor's load of zeros
-    # alone; "sync": a host sync; "devices", "host", "calls": see `host_syncs`.
+    # alone; "changed": Python code has put numbers where a kernel reads or stored; "sync": a host sync; "devices",
+    # "host", "calls": see `host_syncs`.
     kind: str
     matrix: str | None = None  # None: the address belongs to no matrix
     line: int = 0
@@ -78,6 +79,8 @@ class Failure(Struct):
     code: str
     program: Annotated[list[int], Meta(min_length=1)] | None = None
     loop: StuckLoop | None = None
+    waited_s: float = 0.0  # of an endless answer that mostly waits: the time until it was stopped
+    hostile: bool = False  # whether what is refused reaches for the interpreter's insides
 
 
 # ---- wrong results
@@ -102,7 +105,7 @@ class Observed(Cause):
     note: str = ""
 
     def __post_init__(self):
-        if self.event.kind not in ("load", "store", "undefined", "atomic", "sync"):
+        if self.event.kind not in ("load", "store", "undefined", "atomic", "changed", "sync"):
             raise ValueError("an event that only its exercise can explain")
 
 

@@ -42,7 +42,7 @@ def try_gpu(ask: Callable[..., Outcome], without: Iterable[str] = ()) -> str:
 
     `ask` is `Judge.ask`. The layers in `without`, of `landlock.LAYERS`, are left out.
     """
-    with tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="course-judge-", ignore_cleanup_errors=True) as folder:
         request = {
             "path": os.path.join(folder, "answer.py"), "scratch": tempfile.mkdtemp(dir=folder), "seconds": _TRIAL_S,
             "memory_mb": GPU_MB, "without": list(without),

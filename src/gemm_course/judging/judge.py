@@ -7,7 +7,8 @@ files are closed to it. Assume that an answer runs any code there. It can still 
 - Returned numbers (products, sums, logs of tiles, tables, keys, schedules, walks): right numbers for these inputs earn
   their points, however they were computed: perhaps by torch in place of a kernel. Knowing a seed or a checker, counting
   calls or forging messages earns nothing. The form of outputs and the addresses of matrices are noted before the answer
-  is loaded.
+  is loaded. As long as the static check holds, torch cannot replace a kernel: a kernel reads what was laid out, so one
+  that passes on what Python code put into a matrix gets the matrix's NaN, and wrong numbers.
 - Returned PTX (10): this process follows its arithmetic on sums that it keeps to itself, without executing any of it.
   Forged PTX that computes the same earns the same.
 - Observations of the probes in that process (accesses outside of a matrix, loads without a value, how often and by
@@ -29,10 +30,13 @@ examiners give none.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import glob
 import os
 import random
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -71,6 +75,8 @@ from gemm_course.runner.fork_server import MODES, ForkServer, Template
 COMPILE_S = 7.0
 COMPILE_MB = 4096
 GPU_S = 20.0  # beyond an exercise's limit: CUDA has to start, and kernels are compiled
+LEFT_BEHIND_S = 600.0
+_PREFIX = "course-judge-"
 _BROKEN_LOOP = "can be converted to Python scalars"  # an interpreter with a problem says this of any loop's bound
 
 
@@ -84,7 +90,10 @@ class Judge:
     def __init__(self, examiner_of: Callable[[Exercise], Examiner]):
         self._examiner_of = examiner_of
         self._server: ForkServer | None = None
-        self._folder = tempfile.mkdtemp(prefix="course-")  # the only one that answers' processes see
+        _remove_left_behind()
+        self._folder = tempfile.mkdtemp(prefix=_PREFIX)  # the only one that answers' processes see
+        self._lock = os.open(self._folder, os.O_RDONLY)  # held for as long as this process lives
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._templates: dict[str, Template] = {}
         self._starting = threading.Lock()
         self._closed = False
@@ -109,6 +118,9 @@ class Judge:
                 self._server = None
             self._templates.clear()
         remove(self._folder)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _template(self, mode: str) -> Template:
         with self._starting:
@@ -249,6 +261,20 @@ class Judge:
         return problem
 
 
+def _remove_left_behind() -> None:
+    """Remove folders of judges that were killed: nobody locks them, and for some time nobody has used them."""
+    for folder in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
+        with contextlib.suppress(OSError):
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                status = os.fstat(handle)
+                if status.st_uid == os.getuid() and time.time() - status.st_mtime > LEFT_BEHIND_S:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove(folder)
+            finally:
+                os.close(handle)
+
+
 def _first_mode(exercise: Exercise) -> str:
     """The mode in which an answer runs first: the interpreter, or a GPU if the interpreter does not work."""
     return "gpu" if exercise.gpu and _has_gpu() and runtime.interpreter_problem() else "run"
@@ -333,6 +359,9 @@ def _examine(
         # Most often an output that Python sets to zero, for atomics to add to.
         atomics = [Observed(event) for event in events if event.kind == "atomic"]
         verdict.stop(atomics[:1], NotStored(without_store[0]))
+        return False
+    if changed := [Observed(event) for event in events if event.kind == "changed"]:
+        verdict.stop(changed[:1])
         return False
     drawn = Drawn(case.label) if case.label else None
     for finding in examiner.examine(case, Ran(message.value, outputs, events, layout.addresses)):

@@ -46,6 +46,7 @@ class Result:
     panels: list[dict] = field(default_factory=list)  # the picture of the first failure, for `picture.tiles`
     seed: int = 0  # gives the same inputs again
     max_points: int = 0
+    flagged: bool = False  # whether it was refused because it reaches for the interpreter's insides
 
     @property
     def passed(self) -> bool:

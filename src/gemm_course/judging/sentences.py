@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gemm_course.isolation.landlock import PATIENCE
 from gemm_course.judging import causes
 from gemm_course.judging.causes import Cause, Event, Failure, MaskProblem, Observed
-from gemm_course.judging.request import MAX_FILES_MB, MAX_PRINTED
+from gemm_course.judging.request import GRACE_S, MAX_FILES_MB, MAX_PRINTED
 from gemm_course.judging.results import NOT_ON_GPU, ONLY_ON_GPU, REASON_ABOVE, REASON_BELOW
 from gemm_course.judging.untrusted import MAX_FILES, printable
 from gemm_course.runner.fork_server import MAX_THREADS
@@ -87,6 +88,8 @@ def _sentence(event: Event, wrong_stride: bool) -> str:
     """A probe's observation; `wrong_stride`: the next line explains it."""
     if event.kind == "sync":
         return f"{event.what}, so the CPU has to wait for the GPU"
+    if event.kind == "changed":
+        return f"{event.matrix} holds numbers that Python code put there: a kernel has to compute what it stores"
     if event.kind == "undefined":
         return "this load's mask leaves elements out and no `other=` says what they are: anything may be there"
     program = f"program {event.program[0]}"
@@ -158,7 +161,8 @@ def _(cause: causes.Raised) -> list[Line]:
     if error.kind == "missing":
         return [Line(f"the cell must define the function {exercise.function}")]
     if error.kind == "endless":
-        return _endless(error, f"still running after {exercise.seconds:g} s{program}, so it was stopped")
+        after = f"{error.waited_s:.0f} s, nearly all of them waiting" if error.waited_s else f"{exercise.seconds:g} s"
+        return _endless(error, f"still running after {after}{program}, so it was stopped")
     if name == "EOFError":
         return [_about(error.line, "this waits for typed input, and a check gives it none")]
     if name == "MemoryError" or "allocate memory" in text or "not enough memory" in text:
@@ -213,7 +217,8 @@ def _endless(error: Failure, text: str) -> list[Line]:
 def _(cause: causes.Ended) -> list[Line]:
     how, status = cause.how, cause.status
     if how in _ENDS:
-        return [Line(_ENDS[how].format(seconds=cause.seconds, memory_mb=cause.memory_mb))]
+        killed_s = PATIENCE * cause.seconds + GRACE_S
+        return [Line(_ENDS[how].format(killed_s=killed_s, memory_mb=cause.memory_mb))]
     if status < 0 and -status not in _CRASHES:
         return [Line(f"this was ended by {signal.Signals(-status).name} before a result came back")]
     if status < 0:
@@ -228,12 +233,13 @@ _ENDS = {
     "threads": f"this started more than {MAX_THREADS} threads, or programs that need more than {{memory_mb}} MB "
     "together, so it was stopped",
     "files": f"this wrote more than {MAX_FILES_MB} MB, or {MAX_FILES} files and folders, so it was stopped",
-    "endless": "still running after {seconds:g} s and deaf to a signal, so it was killed: an endless loop?",
+    "endless": "still running after {killed_s:.0f} s and deaf to a signal, so it was killed: an endless loop?",
 }
 _SEGMENTATION = "this crashed its process (segmentation fault): it used memory far outside of its matrices"
 _CRASHES = {
     signal.SIGSEGV: _SEGMENTATION,
     signal.SIGBUS: _SEGMENTATION,
+    signal.SIGKILL: "this closed the pipe for its result, or was killed for want of memory, before a result came back",
     signal.SIGABRT: "this crashed its process (abort): memory beside a matrix was overwritten",
     signal.SIGXCPU: "this used more than {seconds:g} s of processor time, so it was stopped: an endless loop?",
 }

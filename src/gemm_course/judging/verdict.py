@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gemm_course.judging.causes import BELOW, Cause, Causes, MaskProblem, causes_of
+from gemm_course.judging.causes import BELOW, Cause, Causes, MaskProblem, Raised, causes_of
 from gemm_course.judging.exercise import COMPILES, Exercise
 from gemm_course.judging.results import FAILED, Property, Result
 from gemm_course.judging.sentences import Writer
@@ -72,7 +72,8 @@ class Verdict:
             text, shown = writer.write(held.causes)
             follows = BELOW in held.causes
             properties.append(Property(check.name, check.title, check.points, held.status, text, shown, follows))
+        flagged = any(isinstance(each, Raised) and each.failure.hostile for each in self.stopped)
         return Result(
             exercise.id, exercise.title, self.status, properties, message, printable(self.printed), self.panels, seed,
-            exercise.points,
+            exercise.points, flagged,
         )  # fmt: skip

@@ -8,12 +8,18 @@ import json
 import linecache
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 MAX_PARSED = 100 << 10  # characters: Python's parser takes a thousand times that in memory
 SOLUTION_ID = "answer"  # nbgrader's grade_id of the cell with the hole
 _HOLE = re.compile(r"^[ \t]*raise NotImplementedError\b", re.MULTILINE)  # ours, and nbgrader's
+# Magics of timing, as they are stored and as IPython runs them: they time the lines of a cell, or a call of the answer.
+_TIMING = re.compile(
+    r"^(?:%%time(?:it)?\b|(?:\w+[ \t]*=[ \t]*)?(?:%time(?:it)?\b|get_ipython\(\)\.run_line_magic\(.time(?:it)?\b)).*",
+    re.MULTILINE,
+)
 _SHOWS = {"check", "display", "hint", "print", "solution"}  # what a learner calls beside the function to look at it
 
 
@@ -33,8 +39,11 @@ class Cell(NamedTuple):
     number: int
 
 
-def of_function(function, name: str) -> str:
-    """The source of the cell or file that defines a live function, also of one in `@triton.jit` or `@cute.jit`."""
+def of_function(function, name: str, ran: Sequence[str] = ()) -> str:
+    """The source of the cell or file that defines a live function, also of one in `@triton.jit` or `@cute.jit`.
+
+    `ran`: the cells that have run, the latest last. `%%time` keeps no source of the functions in its cell.
+    """
     inner = inspect.unwrap(function)  # cute.jit returns a function of its own, as functools.wraps does
     while not hasattr(inner, "__code__") and hasattr(inner, "fn"):
         inner = inspect.unwrap(inner.fn)
@@ -42,6 +51,9 @@ def of_function(function, name: str) -> str:
         raise TypeError(f"check wants the function itself, check({name}), got {type(function).__name__}")
     file = inner.__code__.co_filename
     lines = linecache.getlines(file)
+    timed = [cell for cell in ran if _TIMING.match(cell.lstrip()) and defines(cell, name)]
+    if not lines and timed:
+        return without_shows(timed[-1])
     if not lines:
         raise ValueError(f"the source of {name} cannot be found: define it in a cell and run that cell")
     source = "".join(lines)
@@ -61,13 +73,14 @@ def _part(source: str, first_line: int) -> str:
 
 
 def without_shows(source: str) -> str:
-    """A cell without top-level calls of `check`, `print` and the like, which only look at the answer.
+    """A cell without magics of timing and top-level calls of `check`, `print` and the like, which look at the answer.
 
     They use variables of other cells, and an answer's cell runs alone. The other lines keep their numbers. Text that
     is not Python, or too long for an answer, stays as it is.
     """
     if len(source) > MAX_PARSED:
         return source
+    source = _TIMING.sub("", source)
     try:
         body = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -108,12 +121,20 @@ def code_cells(data: bytes, name: str) -> list[Cell]:
     """The code cells of a notebook, from bytes that anyone wrote; ValueError, with the file's name, if it is none."""
     try:
         return [
-            Cell(cell.get("metadata", {}).get("nbgrader", {}).get("grade_id"), "".join(cell["source"]), number)
+            Cell(_grade_id(cell), "".join(cell["source"]), number)
             for number, cell in enumerate(json.loads(data.decode("utf-8-sig"))["cells"], 1)
             if cell["cell_type"] == "code"
         ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
         raise ValueError(f"{name} cannot be read as a notebook: {_describe(data, error)}") from None
+
+
+def _grade_id(cell: dict) -> str | None:
+    """nbgrader's id of a cell; None if it has none, or something else in its place."""
+    found = cell
+    for key in ("metadata", "nbgrader", "grade_id"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def _describe(data: bytes, error: Exception) -> str:
@@ -126,7 +147,13 @@ def _describe(data: bytes, error: Exception) -> str:
         return "it is not text in UTF-8"
     if isinstance(error, json.JSONDecodeError):
         return f"it is not JSON, from line {error.lineno}, column {error.colno} on"
-    return f"it is JSON without the cells of a notebook ({type(error).__name__})"
+    if isinstance(error, RecursionError):
+        return "its lists are nested too deeply"
+    if isinstance(error, MemoryError):
+        return "it takes too much memory"
+    if isinstance(error, ValueError):  # of Python's own: it limits the digits of a number
+        return "a number in it has too many digits"
+    return "it is JSON without a notebook's list of cells, each with a type and a source"
 
 
 def versions(cells: list[Cell], function: str, name: str) -> list[Version]:

@@ -63,7 +63,7 @@ def check(function) -> Result | None:
         return None
     current_exercise.note_checked(exercise)
     try:
-        source = cells.of_function(function, name)
+        source = cells.of_function(function, name, kernel.cells_run())
     except (TypeError, ValueError) as error:
         print(error)
         return None

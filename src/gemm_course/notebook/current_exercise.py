@@ -18,7 +18,13 @@ def note_checked(exercise: Exercise) -> None:
 
 def find_exercise(which, command: str) -> Exercise | None:
     """The exercise that an argument of `command` names. If there is none, prints a message and returns None."""
-    name = which if isinstance(which, str) or which is None else getattr(which, "__name__", "")
+    if isinstance(which, int):
+        which = str(which)
+    name = which if isinstance(which, str) or which is None else getattr(which, "__name__", None)
+    if which is not None and name is None:
+        wants = f'{command} wants the number of an exercise, as in {command}("03"), or its function'
+        print(f"{wants}; got {type(which).__name__}")
+        return None
     if name is None:
         found = _of_this_notebook()
     else:

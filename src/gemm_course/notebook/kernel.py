@@ -15,6 +15,12 @@ def shell():
     return found if hasattr(found, "kernel") else None
 
 
+def cells_run() -> list[str]:
+    """The cells that have run in this notebook, as they were written, the latest last."""
+    found = shell()
+    return [] if found is None else [each[2] for each in found.history_manager.get_range(raw=True)]
+
+
 def notebook_name() -> str | None:
     """The file name of the open notebook in which this code runs; None if there is none.
 

@@ -17,7 +17,8 @@ def prepare_once() -> None:
     in kernels of small tiles that takes as long as all the rest. An operation that asks for numpy's name of a type
     builds the table of all of them first, a tenth of the rest. A sum, a difference or a product of integers is computed
     again in 64 bits and compared with the limits of its type, nearly a third of a walk over tiles; but the assertion
-    that it is within them is made in debug mode only. Nothing is changed if Triton's insides are not as expected.
+    that it is within them is made in debug mode only. So are those of a learner's `tl.device_assert`: debug mode is
+    turned on, and that computation off. Nothing is changed if Triton's insides are not as expected.
     """
     import triton.language as tl
     from triton.runtime import interpreter
@@ -25,7 +26,7 @@ def prepare_once() -> None:
     builder = getattr(interpreter, "interpreter_builder", None)
     options = getattr(builder, "options", None)
     if getattr(options, "sanitize_overflow", False) and getattr(options, "debug", None) is False:
-        builder.options = dataclasses.replace(options, sanitize_overflow=False)
+        builder.options = dataclasses.replace(options, sanitize_overflow=False, debug=True)
     genuine, nothing = getattr(interpreter, "_patch_lang", None), getattr(interpreter, "_LangPatchScope", None)
     if genuine is None or nothing is None or hasattr(genuine, "genuine"):
         return

@@ -2,8 +2,10 @@
 
 `Watch` gives an exercise its matrices, inside larger buffers full of canaries, and looks at every load and store: an
 access outside the matrices is recorded with the program, the line and the place, and not carried out. An atomic update
-counts as a store, and is recorded as an "atomic" event, too. The interpreter has no public hook: its builder's masked
-load and store, its atomics and the pointers of a descriptor are wrapped, and a test fails when Triton changes them.
+counts as a store, and is recorded as an "atomic" event, too. A kernel reads what was laid out or what kernels stored:
+where Python code has put another number since, the access is a "changed" event, and the number is taken back. The
+interpreter has no public hook: its builder's masked load and store, its atomics and the pointers of a descriptor are
+wrapped, and a test fails when Triton changes them.
 On a GPU only the canaries are left, which the judging process looks at in any case.
 """
 
@@ -16,7 +18,7 @@ import numpy as np
 import torch
 
 from course_kernels import runtime
-from course_kernels.testing.canaries import poisoned
+from course_kernels.testing.canaries import CANARY, poisoned
 
 MARGIN = 64  # elements around each matrix; a tile that sticks out further counts as outside of everything
 _MAX_EVENTS = 40
@@ -35,9 +37,34 @@ class _Region:
         shape, strides = tuple(view.shape), tuple(view.stride())
         self.shape = (1,) * (2 - len(shape)) + shape
         self.strides = (0,) * (2 - len(shape)) + strides
+        self._known = self._memory = np.empty(0, dtype=np.int8)
         if output:
             self.counts = np.zeros(buffer.numel(), dtype=np.int32)
             self.writers = np.full(buffer.numel(), -1, dtype=np.int32)
+
+    def remember(self) -> None:
+        """Note the memory's content, on the CPU, as what a kernel may find there."""
+        self._memory = self.buffer.view(CANARY[self.buffer.dtype][0]).numpy()
+        self._known = self._memory.copy()
+
+    def note_stored(self, elements: np.ndarray) -> None:
+        """Note what a kernel has stored."""
+        self._known[elements] = self._memory[elements]
+
+    def changed(self, elements: np.ndarray | slice) -> np.ndarray:
+        """True where Python code has put a number other than 0 since."""
+        memory = self._memory[elements]
+        return (memory != self._known[elements]) & (memory != 0)
+
+    def changed_since_stored(self) -> bool:
+        """True if Python code has put other numbers in the place of what kernels stored."""
+        return bool(self._known.size and (self.changed(slice(None)) & (self.counts > 0)).any())
+
+    def take_back(self, elements: np.ndarray) -> int:
+        """Undo what Python code has put there. Returns how many elements that changes."""
+        elements = elements[self.changed(elements)]
+        self._memory[elements] = self._known[elements]
+        return elements.size
 
     def places(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(row, column, whether that is inside the matrix) of addresses in the buffer."""
@@ -90,6 +117,7 @@ class Watch:
         self._by_descriptor: set[str] = set()
         self._descriptors_pointers = None  # those that a descriptor has made for its next access
         self._descriptors_place = 0, ()  # its address, and the coordinates of that access
+        self._storing: list[tuple[_Region, np.ndarray]] = []  # the elements of the store that is carried out next
         self.device = runtime.device()
 
     # ---- matrices
@@ -143,6 +171,8 @@ class Watch:
         if not output:
             view.copy_(values)
         self._regions.append(_Region(name, view, buffer, output))
+        if self._undo:  # laid out during the run, as 04b lays out tables that were made there
+            self._regions[-1].remember()
         return view
 
     def holds(self, low: int, high: int) -> bool:
@@ -160,6 +190,8 @@ class Watch:
             return self
         from triton.runtime.interpreter import InterpreterBuilder, TensorDescHandle
 
+        for region in self._regions:
+            region.remember()
         load, store, update, exchange = (getattr(InterpreterBuilder, name) for name in _WRAPPED)
         pointers_of = TensorDescHandle.materialize_pointers
 
@@ -174,16 +206,16 @@ class Watch:
 
         def masked_store(builder, ptrs, value, mask, *rest, **options):
             _, handle = self._look("store", builder, ptrs, mask)
-            return store(builder, ptrs, value, handle, *rest, **options)
+            return self._stored(store(builder, ptrs, value, handle, *rest, **options))
 
         def atomic_rmw(builder, operation, ptrs, value, mask, *rest, **options):
             _, handle = self._look("atomic", builder, ptrs, mask)
-            return update(builder, operation, ptrs, value, handle, *rest, **options)
+            return self._stored(update(builder, operation, ptrs, value, handle, *rest, **options))
 
         def atomic_cas(builder, ptrs, *rest, **options):
             # It has no mask that could keep it from a place outside: there it is recorded, and carried out.
             self._look("atomic", builder, ptrs, np.ones(np.shape(ptrs.data), dtype=bool))
-            return exchange(builder, ptrs, *rest, **options)
+            return self._stored(exchange(builder, ptrs, *rest, **options))
 
         def materialize_pointers(descriptor, offsets):
             self._descriptors_pointers, mask = pointers_of(descriptor, offsets)
@@ -212,6 +244,7 @@ class Watch:
         addresses = np.atleast_1d(np.asarray(ptrs.data))
         active = np.broadcast_to(np.asarray(mask.data, dtype=bool), addresses.shape)
         unknown, good = active.copy(), np.zeros_like(active)
+        self._storing = []
         atomic, kind = kind == "atomic", "load" if kind == "load" else "store"
         if by_descriptor and kind == "load" and not active.any():
             self._look_beyond(builder, active.size)
@@ -224,6 +257,11 @@ class Watch:
                 self._event("pointer", builder, region, None, int(here.sum()))
             if atomic:
                 self._event("atomic", builder, region, None, int(here.sum()))
+            element = ((addresses[here] - region.low) // region.itemsize).astype(np.int64)
+            if (atomic or kind == "load") and (count := region.take_back(element)):
+                self._event("changed", builder, region, None, count)
+            if kind == "store":
+                self._storing.append((region, element))
             row, col, inside = region.places(addresses)
             good |= here & inside
             outside = here & ~inside
@@ -233,7 +271,6 @@ class Watch:
                 far = int(row[outside].max()), int(col[outside].max())
                 self._event(kind, builder, region, place, int(outside.sum()), far, _pitch(addresses, region))
             if kind == "store" and region.output:
-                element = ((addresses[here] - region.low) // region.itemsize).astype(np.int64)
                 np.add.at(region.counts, element, 1)
                 region.writers[element] = builder.grid_idx[0]
         if unknown.any() and self._regions:
@@ -243,6 +280,12 @@ class Watch:
             return np.ones_like(active), mask
         good_mask = good.reshape(np.shape(ptrs.data))
         return good | ~active, good_mask if isinstance(mask, np.ndarray) else type(mask)(good_mask, mask.dtype)
+
+    def _stored(self, result):
+        """Note the store that `_look` saw last, now that it is carried out; returns the interpreter's `result`."""
+        for region, elements in self._storing:
+            region.note_stored(elements)
+        return result
 
     def _look_beyond(self, builder, count) -> None:
         """Record a descriptor's load of nothing but zeros, as a "beyond" event of a `through_descriptors` matrix."""
@@ -324,4 +367,8 @@ class Watch:
             }
             for each in self._regions if each.output
         ]  # fmt: skip
-        return {"events": list(self._events.values()), "outputs": outputs}
+        events = list(self._events.values())
+        for each in self._regions:
+            if each.output and each.changed_since_stored():
+                events.append({"kind": "changed", "matrix": each.name})
+        return {"events": events, "outputs": outputs}

@@ -171,7 +171,7 @@ class Alarm:
         line = frames[0].f_lineno if frames else 0
         error = {
             "kind": "endless", "type": "", "text": "", "line": line, "code": _code(self.path, line),
-            "program": program(),
+            "program": program(), "waited_s": passed if used < 0.5 * self.seconds else 0.0,
             "loop": loop and {"line": loop.line, "code": _code(self.path, loop.line), "names": list(loop.names)},
         }  # fmt: skip
         with contextlib.suppress(BaseException):
@@ -246,7 +246,8 @@ def _read_and_load(runs: ModuleType, request: dict, results: int) -> ModuleType 
     source = Path(request["path"]).read_bytes().decode("utf-8", "surrogatepass")
     error = {"kind": "missing", "type": "", "text": "", "line": 0, "code": ""}
     if violation := static_check.find_violation(source, request["function"], request["imports"]):
-        wire.send(results, {"error": {**error, "kind": "refused", "line": violation.line, "text": violation.text}})
+        refused = {"kind": "refused", "line": violation.line, "text": violation.text, "hostile": violation.hostile}
+        wire.send(results, {"error": {**error, **refused}})
         return None
     wire.send(results, {"masks": masks.problems(source)})
     answer = load(request["path"], getattr(runs, "GIVEN", {}))

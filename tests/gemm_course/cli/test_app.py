@@ -76,7 +76,13 @@ def test_neither_the_library_nor_a_notebooks_checks_need_typer_or_rich():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "hint"), [("benhc", "did you mean bench?"), ("docter", "did you mean doctor?"), ("zzz", "there are: ")]
+    ("wrong", "hint"),
+    [
+        ("benhc", "did you mean bench?"),
+        ("docter", "did you mean doctor?"),
+        ("zzz", "there are: "),
+        ("watch", "did you mean `course check --watch`?"),
+    ],
 )
 def test_unknown_subcommand_names_the_nearest(wrong, hint, capsys):
     assert command.main([wrong]) == command.USAGE

@@ -39,6 +39,7 @@ from hand_ins import (
     read,
     zipped,
 )
+from places import ROOT
 
 
 def test_what_cannot_be_checked_here_is_told_with_3_and_checked_again(tmp_path, pretend, capsys):
@@ -89,12 +90,18 @@ def test_what_did_not_run_on_the_gpu_counts_is_told_and_checked_again(tmp_path, 
         (["in", "--jobs", "0"], 2, "from 1 to 256"),
         (["in", "--seed", "-1"], 2, "from 0 to 4294967295"),
         (["in", "--one-student", "bob"], 2, "--one-student must name somebody with work in in, got 'bob'"),
-        (["in", "--out", "nowhere/grades.csv"], 3, "nowhere/grades.csv.journal cannot be written: No such file"),
+        *((["in", option, "nowhere/x"], 2, f"{option} nowhere/x: there is no folder nowhere")
+          for option in ("--out", "--gradescope", "--feedback", "--identical")),
+        (["in", "--feedback", "in/"], 2, "--feedback wants another folder than that of the submissions"),
+        (["in", "--roster", "nowhere.csv"], 2, "--roster: nowhere.csv cannot be read: No such file or directory"),
+        (["in", "--roster", "file"], 2, "--roster: file is no roster: its first line must name a column 'student'"),
+        (["in", "--late-penalty", "10"], 2, "--late-penalty needs --roster"),
         (["in", "--out", "empty"], 3, "empty cannot be written"),
         (["in", "--gradescope", "in/"], 2, "--gradescope wants another folder than that of the submissions"),
-        (["in", "--gradescope", "file/x"], 3, "file/x cannot be written: Not a directory"),
+        (["in", "--gradescope", "file/x"], 2, "--gradescope file/x: there is no folder file"),
+        (["in", "--gradescope", "file"], 3, "file cannot be written: File exists"),
     ],
-)
+)  # fmt: skip
 def test_wrong_usage_has_one_line_and_a_code(tmp_path, monkeypatch, capsys, arguments, code, says):
     monkeypatch.chdir(tmp_path)
     hand_in(tmp_path, {"file": b"", "all.zip": b"", "in/ann/01_offsets.ipynb": answer()})
@@ -103,6 +110,58 @@ def test_wrong_usage_has_one_line_and_a_code(tmp_path, monkeypatch, capsys, argu
     printed = capsys.readouterr()
     assert says in printed.err
     assert printed.out == ""
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_roster_feedback_and_identical_answers(tmp_path, monkeypatch, pretend, capsys):
+    monkeypatch.chdir(tmp_path)
+    hand_in(tmp_path, {f"{who}/01_offsets.ipynb": answer(RIGHT) for who in ("ann", "bob", "eve")})
+    hand_in(tmp_path, {"Ann/01_offsets.ipynb": answer("attack"), "bob_01_offsets.ipynb": answer("other")})
+    pretend.answers[f"{PREFIX}attack"] = outcome(0, "line 1: an answer has no need of .obj") | {"flagged": True}
+    (tmp_path / "class.csv").write_text("student,days_late\nann,\nAnn,\nbob,2\ncas,\n")
+    calls = ["grade", ".", "--only", "01", "--roster", "class.csv", "--late-penalty", "15", "--feedback", "back"]
+    for _ in range(2):
+        assert command.main([*calls, "--identical", "same.csv", "--gradescope", "scores"]) == 0
+        printed = capsys.readouterr()
+        assert printed.err.splitlines() == [
+            "course grade: several entries are taken for one student's, a folder or archive first: bob",
+            "course grade: names that look alike are different students: Ann, ann",
+            "course grade: not in the roster, but graded: eve",
+        ]
+        assert "flagged: Ann: 01: line 1: an answer has no need of .obj" in printed.out
+        rows = {(row["student"], row["exercise"]): row for row in read(tmp_path / "grades.csv")}
+        assert [(who, row["points"], row["status"]) for (who, name), row in rows.items() if name != "total"] == [
+            ("Ann", "0", "flagged"), ("ann", "10", "passed"), ("bob", "10", "passed"), ("cas", "0", "missing"),
+            ("eve", "10", "passed"),
+        ]  # fmt: skip
+        assert rows["bob", "total"]["points"] == "7"
+        assert rows["bob", "total"]["message"] == "1 of 1 passed; 2 days late: 30 % of 10 points taken off"
+        assert rows["ann", "total"]["points"] == "10"
+        assert read(tmp_path / "same.csv") == [{"exercise": "01_offsets", "same": "text", "students": "ann, bob, eve"}]
+    assert "missing: nothing was handed in" in (tmp_path / "back" / "cas" / "feedback.txt").read_text()
+    assert json.loads((tmp_path / "scores" / "bob" / "results.json").read_text())["score"] == 7
+
+
+def test_gradescopes_autograder_grades_one_submission(tmp_path):
+    """As Gradescope calls it, in folders of ours."""
+    hand_in(tmp_path, {"submission/my/03_tail_masks.ipynb": b"{", "submission/01_offsets.ipynb": answer(RIGHT),
+                       "submission/old/01_offsets.ipynb": answer(WRONG)})  # fmt: skip
+    (tmp_path / "results").mkdir()
+    course = tmp_path / "course"
+    course.write_text(f"#!{sys.executable}\nimport sys\nfrom gemm_course.cli import app\nsys.exit(app.main())\n")
+    course.chmod(0o755)
+    script = (ROOT / "tools" / "gradescope" / "run_autograder").read_text()
+    (tmp_path / "run").write_text(script.replace("only=()", "only=(--only 01 --only 03)"))
+    environment = {"AUTOGRADER": str(tmp_path), "COURSE": str(course), "XDG_STATE_HOME": str(tmp_path / "state")}
+    done = subprocess.run(["bash", "run"], cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = json.loads((tmp_path / "results" / "results.json").read_text())
+    assert sum(test["score"] for test in made["tests"]) == 10
+    assert sum(test["max_score"] for test in made["tests"]) == 20
+    assert "cannot be read as a notebook" in made["tests"][-1]["output"]
+    (tmp_path / "run").write_text(script.replace("--only 03", "--only 99").replace("only=()", "only=(--only 99)"))
+    done = subprocess.run(["bash", "run"], cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True)
+    assert done.returncode == 2, "Gradescope tells the instructor of what left no results"
 
 
 def test_a_machine_without_triton_says_so(tmp_path, monkeypatch, capsys):
@@ -377,6 +436,8 @@ def test_a_class_is_graded(a_class):
     assert (done.returncode, done.stderr) == (1, "")
     assert "29 students, 1 exercise, seed 3" in done.stdout
     assert "refused: gus: gus.zip: cannot be read as a zip file" in done.stdout
+    assert "flagged: b01: 01: line 2: an answer has no need of .bltns" in done.stdout
+    assert grades_of(folder / "g.csv")["b01"]["status"] == "flagged"
     grades = grades_of(folder / "g.csv")
     grades = {name: row for name, row in grades.items() if len(name) in (3, 5) and not re.match(r"[a-z]\d", name)}
     assert {name: row["status"] for name, row in grades.items()} == {

@@ -74,6 +74,18 @@ def test_watch_waits_until_a_save_is_complete(tmp_path):
     assert seen == [("01", "half and half")]
 
 
+def test_watch_tells_once_that_a_notebook_is_gone(tmp_path, capsys):
+    path = tmp_path / "a.ipynb"
+    path.write_text("one")
+    check, seen = checker(0, 10)
+    script = Script(path.unlink, *[None] * 9, lambda: path.write_text("back"), None, None)
+    assert watch([(FIRST, path), (SECOND, tmp_path / "never.ipynb")], check, False, script) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("a.ipynb is gone: it is checked when it is there again") == 1
+    assert "never.ipynb" not in printed
+    assert seen == [("01", "back")]
+
+
 def test_watch_of_all_checks_the_one_that_was_saved(tmp_path, capsys):
     paths = [tmp_path / "a.ipynb", tmp_path / "b.ipynb"]
     paths[0].write_text("a")

@@ -9,7 +9,20 @@ import pytest
 from gemm_course.grading import grades
 from gemm_course.grading.submissions import Answer, Submission
 from gemm_course.judging.results import REASON_BELOW
-from hand_ins import BOTH, CANNOT, OFFSETS, answer, cache_in, class_of, discovered, graded, hand_in, outcome, read
+from hand_ins import (
+    BOTH,
+    CANNOT,
+    MASKS,
+    OFFSETS,
+    answer,
+    cache_in,
+    class_of,
+    discovered,
+    graded,
+    hand_in,
+    outcome,
+    read,
+)
 
 
 def test_the_best_version_counts_and_the_message_says_so(tmp_path, pretend):
@@ -151,6 +164,35 @@ def test_a_version_that_cannot_be_checked_may_be_the_best(tmp_path, pretend, ver
     with cache_in(tmp_path) as cache:
         (grade,) = graded(cache, class_of(ann=versions))
     assert (grade.points, grade.status, grade.message) == expected
+
+
+def test_a_students_checks_have_a_budget_and_the_first_versions_come_first(tmp_path, pretend):
+    """Also in a second run. Others, and others with the same answers, pay nothing for it."""
+    pretend.seconds = 40.0
+    slow = {each: [Answer(f"{i}.ipynb", f"{each} {i}") for i in range(4)] for each in ("01_offsets", "03_tail_masks")}
+    found = [Submission("eve", slow), *class_of(ann="right|01_offsets 3", bob="other")]
+    pretend.answers.update({f"{each} {i}": outcome(0, "slow") for each in slow for i in range(4)})
+    for run in range(2):
+        with cache_in(tmp_path / "class") as cache:
+            made = grades.grade(found, BOTH, 1, cache, 1, lambda *_: None, budget_s=100.0)
+        by = {(each.student, each.exercise): each for each in made}
+        assert {by[who, OFFSETS].points for who in ("ann", "bob")} == {10}
+        assert by["eve", OFFSETS].status == by["eve", MASKS].status == "failed"
+        for exercise in BOTH:
+            assert "not checked: this student's other answers took more than 100 s" in by["eve", exercise].message
+        asked = [source for source, _ in pretend]
+        assert asked.index("03_tail_masks 0") < asked.index("01_offsets 1")
+        assert sum(source.startswith("0") for source in asked) == 4, f"three of eve's and one of ann's, in run {run}"
+
+
+def test_what_only_an_attack_needs_is_marked_beside_any_other_version(tmp_path, pretend):
+    pretend.answers["attack"] = outcome(0, "line 1: an answer has no need of .obj") | {"flagged": True}
+    with cache_in(tmp_path / "class") as cache:
+        made = graded(cache, class_of(ann="right", bob="attack|right", eve="attack"))
+    assert [(each.student, each.status, each.points) for each in made] == [
+        ("ann", "passed", 10), ("bob", "passed", 10), ("eve", "flagged", 0),
+    ]  # fmt: skip
+    assert "flagged: 0.ipynb: line 1: an answer has no need of .obj" in made[1].message
 
 
 def test_an_answer_that_its_judge_dies_of_is_refused_and_not_remembered(tmp_path, pretend):

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from gemm_course.grading import gradescope
-from gemm_course.grading.grades import Grade
+from gemm_course.grading.grades import Grade, Penalty
 from gemm_course.judging.results import NOT_ON_GPU, Result
-from hand_ins import BOTH, CANNOT, OFFSETS, answer, discovered, hand_in, outcome
+from hand_ins import BOTH, CANNOT, MASKS, OFFSETS, answer, discovered, hand_in, outcome
 
 
 def grade_of(student, outcome, message=""):
@@ -48,6 +48,16 @@ def test_remarks_that_belong_to_no_property_are_in_the_output():
     theirs = [grade_of("ann", outcome(10, remark), remark), grade_of("ann", outcome(0, CANNOT, "unchecked"), CANNOT)]
     made = gradescope.results(theirs, 0)
     assert made["output"].splitlines() == ["1 of 2 exercises passed", f"01: {remark}", f"01: {CANNOT}"]
+
+
+def test_a_penalty_is_in_the_score(tmp_path):
+    made = [Grade("ann", OFFSETS, 10, "passed"), Grade("ann", MASKS, 5, "failed", "half")]
+    plain = gradescope.results(made, 1)
+    assert "score" not in plain
+    late = gradescope.results(made, 1, Penalty(10, {"ann": 2}))
+    assert late == {**plain, "score": 12.0, "output": f"{plain['output']}\n{late['output'].splitlines()[-1]}"}
+    assert late["output"].endswith("1 of 2 passed; 2 days late: 20 % of 15 points taken off")
+    assert gradescope.results(made, 1, Penalty(60, {"ann": 2}))["score"] == 0
 
 
 def test_no_name_is_too_long_for_a_folder(tmp_path):

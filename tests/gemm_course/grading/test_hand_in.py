@@ -47,6 +47,10 @@ def collected(folder):
         ({"ann/homework.ipynb": answer()}, {"ann": ["homework.ipynb"]}),
         ({"ann/01_offsets.ipynb": b"\xef\xbb\xbf" + answer()}, {"ann": ["01_offsets.ipynb"]}),
         ({"ann/unmarked.ipynb": notebook(ANSWER, "print(1)", marked=False)}, {"ann": ["unmarked.ipynb"]}),
+        *(({"ann/01_offsets.ipynb": notebook(ANSWER, marked=False).replace(b'"metadata": {}', odd)},
+           {"ann": ["01_offsets.ipynb"]})
+          for odd in (b'"metadata": {"nbgrader": null}', b'"metadata": null',
+                      b'"metadata": {"nbgrader": {"grade_id": 3}}')),
         ({"ann.zip": zipped({"mine/01_offsets.ipynb": answer()})}, {"ann": ["ann.zip/mine/01_offsets.ipynb"]}),
         ({"ann.zip": zipped({"01_offsets.ipynb": answer()})}, {"ann": ["ann.zip/01_offsets.ipynb"]}),
         ({"ann.zip": zipped({"mine\\01_offsets.ipynb": answer()})}, {"ann": ["ann.zip/mine/01_offsets.ipynb"]}),

@@ -34,7 +34,8 @@ def test_a_judge_that_dies_costs_one_answer_at_most(monkeypatch, jobs):
     monkeypatch.setattr(pool, "JudgeProcess", type("Fresh", (Mortal,), {"lives": {"b": 1, "c": 5}}))
     tasks = [pool.Task(text, OFFSETS, text, 0) for text in "abcd"]
     found = {
-        task.source: result if isinstance(result, str) else result["of"] for task, result in pool.check_all(tasks, jobs)
+        task.source: result if isinstance(result, str) else result["of"]
+        for task, result, _ in pool.check_all(tasks, jobs)
     }
     assert found == {"a": "a", "b": "b", "c": "the process that checks answers died", "d": "d"}
 
@@ -48,7 +49,7 @@ def test_a_judge_that_does_not_answer_is_not_asked_again(monkeypatch):
             raise TimeoutError("the process that checks answers did not answer within 96 s")
 
     monkeypatch.setattr(pool, "JudgeProcess", type("Slow", (Slow,), {"lives": {}}))
-    ((_, result),) = pool.check_all([pool.Task("a", OFFSETS, "a", 0)], 1)
+    ((_, result, _),) = pool.check_all([pool.Task("a", OFFSETS, "a", 0)], 1)
     assert (result, asked) == ("the process that checks answers did not answer within 96 s", ["a"])
 
 

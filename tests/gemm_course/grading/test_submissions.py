@@ -63,6 +63,18 @@ def test_what_cannot_be_seen_in_a_name_is_shown(tmp_path):
     assert sorted(students(tmp_path)) == sorted(shown)
 
 
+def test_names_that_look_alike_and_merged_entries_are_told(tmp_path):
+    names = ("anna", "Anna", "\u0430nna", "ann-marie", "ann_marie", "b0b", "bob", "zoe", "w\u0456\u0456", "wii")
+    hand_in(tmp_path, {f"{name}/01_offsets.ipynb": answer() for name in names})
+    flood = {f"zoe_01_offsets ({i}).ipynb": answer() for i in range(2)}
+    hand_in(tmp_path, flood | {"cas_01_offsets.ipynb": answer(), "cas_03_tail_masks.ipynb": answer()})
+    there = submissions.discover(tmp_path, manifest.exercises())
+    assert there.similar == [
+        ["Anna", "anna", "\u0430nna"], ["ann-marie", "ann_marie"], ["b0b", "bob"], ["wii", "w\u0456\u0456"],
+    ]  # fmt: skip
+    assert there.merged == ["zoe"], "notebooks side by side are how some classes hand in"
+
+
 def test_folders_of_one_name_in_different_letters_are_told(tmp_path):
     hand_in(tmp_path, {f"{name}/01_offsets.ipynb": answer() for name in ("Zo\u00eb", "Zoe\u0308", "Zoe")})
     there = submissions.discover(tmp_path, manifest.exercises())

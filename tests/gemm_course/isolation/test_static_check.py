@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import re
+import types
 from types import ModuleType
 
 import pytest
@@ -136,4 +138,60 @@ def test_a_module_that_raises_when_asked_is_a_message(monkeypatch):
 
     monkeypatch.setattr(static_check.torch.nn, "odd", Odd("torch.nn"), raising=False)
     found = static_check.find_violation("torch.nn.odd.x\n" + RIGHT, "describe_groups")
-    assert found == ("this cannot be read: RuntimeError: tried to make a class", 0)
+    assert found == static_check.Violation("this cannot be read: RuntimeError: tried to make a class")
+
+
+# Fields that name attributes or items, in each place of a format string.
+FIELDS = (
+    "{0.__globals__}", "{.f}", "{a.b}", "{0[x]}", "{[0]}", "{0!r:{1.f}}", "{0:{1:{2.f}}}", "{0:>{1[0]}}",
+    "{{}} {0.f}", "{",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FIELDS)
+def test_no_format_string_reads_an_attribute(text):
+    """Nor one that is written elsewhere. The AttributeError of a name that is missing would hold the object."""
+    calls = (
+        f"{text!r}.format(f)", f"{text!r}.format_map(f)", f"text = {text!r}\ntext.format(f)",
+        f"str.format({text!r}, f)", f"list(map(str.format, [{text!r}]))",
+        f"(f'{{1}}' + {text!r}).format(f)", f"type('').format({text!r}, f)",
+    )  # fmt: skip
+    for call in calls:
+        assert "format" in static_check.find_violation(f"{call}\n{RIGHT}", "describe_groups").text, call
+
+
+@pytest.mark.parametrize(
+    "honest", ["'{} of {0:>{1}} {{x}}'.format(1, 2)", "'{a:.2f}'.format(a=1.0)", "f'{[1][0]}'", "'%s' % 3"]
+)
+def test_a_plain_format_string_passes(honest):
+    assert static_check.find_violation(f"{honest}\n{RIGHT}", "describe_groups") is None
+
+
+def test_no_attribute_of_a_frame_or_of_an_exception_leads_to_an_object():
+    kinds = (types.FrameType, types.TracebackType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+    errors = [each for each in vars(builtins).values() if isinstance(each, type) and issubclass(each, BaseException)]
+    # Texts and numbers, what the answer itself raised or returned, and methods.
+    harmless = {
+        "add_note", "args", "with_traceback", "errno", "filename", "filename2", "strerror", "characters_written",
+        "name", "msg", "lineno", "offset", "end_lineno", "end_offset", "text", "print_file_and_line", "encoding",
+        "object", "start", "end", "reason", "path", "name_from", "code", "value", "message", "exceptions", "subgroup",
+        "split", "derive", "close", "send", "throw", "aclose", "asend", "athrow", "clear",
+    }  # fmt: skip
+    for kind in (*kinds, *errors):
+        for name in dir(kind):
+            if name not in harmless:
+                found = static_check.find_violation(f"def g(x): return x.{name}\n{RIGHT}", "describe_groups")
+                assert found is not None, f"{kind.__name__}.{name}"
+
+
+@pytest.mark.parametrize(
+    ("source", "hostile"),
+    [
+        ("'{0.__globals__}'.format(print)", True), ("e.obj", True), ("(x for x in ()).gi_frame", True),
+        ("[].__class__.__base__.__subclasses__()", True), ("eval('1')", True), ("import os\n__builtins__", False),
+        ("getattr(torch, 'a')", False), ("import numpy", False), ("open('log')", False), ("x.__class__", False),
+        ("hasattr(1, 'a')\ne.obj", True), ("t = torch", False), ("def f(:", False),
+    ],
+)  # fmt: skip
+def test_what_only_an_attack_needs_is_marked(source, hostile):
+    assert static_check.find_violation(f"{source}\n{RIGHT}", "describe_groups").hostile is hostile

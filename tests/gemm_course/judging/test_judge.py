@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
+import tempfile
 import time
 
 import msgspec
@@ -13,7 +15,9 @@ from altered_server import UNREAD, judge_of
 from answers import OFFSETS as RIGHT
 from gemm_course.exercises import manifest
 from gemm_course.judging.judge import Judge
+from gemm_course.notebook import cells
 from gemm_course.runner import probes
+from places import ROOT
 
 (OFFSETS,) = manifest.find("01")
 HASTY = msgspec.structs.replace(OFFSETS, seconds=1.0)
@@ -32,6 +36,39 @@ def open_judge(tmp_path_factory):
     """What an answer could do if reading it beforehand had found nothing."""
     with judge_of(tmp_path_factory.mktemp("unread"), UNREAD) as found:
         yield found
+
+
+@pytest.mark.parametrize("condition", ["row >= 0", "row < 0", "tl.arange(0, BLOCK) < 15"])
+def test_an_assertion_of_an_answer_is_made(judge, condition):
+    (masks,) = manifest.find("03")
+    solution = cells.of_notebook(ROOT / "solutions" / "03_tail_masks.ipynb", masks.function)
+    head, docstring, body = solution.partition('"""\n')
+    source = f"{head}{docstring}    tl.device_assert({condition}, 'this is wrong')\n{body}"
+    result = judge.check(masks, source, 1, compiling=False)
+    assert result.passed is (condition == "row >= 0"), result.text()
+    assert result.passed or "AssertionError: this is wrong (in program 0)" in result.message
+
+
+def test_folders_of_killed_judges_are_removed_and_those_of_others_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names = ("course-judge-killed", "course-judge-young", "course-judge-locked", "course-mine")
+    for name in names:
+        (tmp_path / name / "inner").mkdir(parents=True)
+        os.utime(tmp_path / name, (1e9, 1e9))
+    os.utime(tmp_path / "course-judge-young")
+    (tmp_path / "course-judge-link").symlink_to(tmp_path / "course-mine")
+    handle = os.open(tmp_path / "course-judge-locked", os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with Judge(manifest.examiner), Judge(manifest.examiner):
+            for each in tmp_path.glob("course-judge-*"):
+                os.utime(each, (1e9, 1e9), follow_symlinks=False)
+            Judge(manifest.examiner).close()
+            there = [each.name for each in tmp_path.iterdir()]
+        assert len(there) == 5, f"a link, what is locked, by two judges also, and what is not ours: {there}"
+        assert {"course-judge-locked", "course-mine", "course-judge-link"} < set(there)
+    finally:
+        os.close(handle)
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,7 @@ WRITES = (  # to every descriptor that could be the one for results
          "4611686018427387904], 0]}}'\n    everywhere(struct.pack('<QQ', len(header), 0) + header); os._exit(0)",
          "is no result"),
         (WRITES, "everywhere(b'x' * 64); os._exit(0)", "is no result"),
+        ("import os, time", "os.closerange(3, 30); time.sleep(9)", "closed the pipe for its result"),
         (WRITES, "everywhere(wire.pack({'error': {'kind': 'refused', 'type': '', 'text': 'line 1: \\n' * 300000, "
          "'line': 0, 'code': ''}})); os._exit(0)", "line 1"),
         (WRITES, "everywhere(struct.pack('<QQ', 8, 0) + b'[[[[[[[['); os._exit(0)", "is no result"),
@@ -607,7 +608,7 @@ def problem_tables(*lists):
     if len(calls) % 2:
         for x, w, y in zip(*lists): y.copy_(x.float() @ w.float().T)
         for region in watch._regions:
-            if region.output: region.counts[:] = 1
+            if region.output: region.counts[:] = 1; region.remember()
         return tables
     (first, problems), (second, _) = calls[-2:]
     value = {"after": [[[list(each.shape), list(each.stride())] for each in problem] for problem in problems]}
@@ -642,6 +643,73 @@ def test_a_message_without_tables_earns_nothing(open_judge, values):
     assert "makes no sense" in result.message
 
 
+# Each is right, and its kernel computes nothing: torch does, in the place of the line.
+IDLE = """
+@triton.jit
+def column_sums(
+    grad_ptr, ends_ptr, out_ptr, N, stride_grad, stride_out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    g = tl.program_id(0)
+    cols = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    places = out_ptr + g * stride_out + cols
+    KERNEL
+
+def sums(grad, ends, into):
+    bounds = [0, *ends.tolist()]
+    for g, (start, end) in enumerate(zip(bounds, bounds[1:])):
+        into[g, :] = grad[start:end].float().sum(0)
+
+def bias_gradient(grad, ends, out):
+    N, BLOCK_M, BLOCK_N = grad.shape[1], 16, 16
+    grid = (len(ends), triton.cdiv(N, BLOCK_N))
+    arguments = grad, ends, out, N, grad.stride(0), out.stride(0), BLOCK_M, BLOCK_N
+    BODY
+"""
+LAUNCH, ADDS = "column_sums[grid](*arguments)", "tl.store(places, tl.load(places, mask=cols < N) + 0.0, mask=cols < N)"
+ZEROS, FROM_GRAD = "tl.store(places, tl.zeros((BLOCK_N,), tl.float32), mask=cols < N)", (
+    "tl.store(places, tl.load(grad_ptr + g * stride_grad + cols, mask=cols < N).to(tl.float32), mask=cols < N)"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kernel", "body"),
+    [
+        (ADDS, f"sums(grad, ends, out); {LAUNCH}"),
+        ("tl.atomic_add(places, tl.zeros((BLOCK_N,), tl.float32), mask=cols < N)", f"sums(grad, ends, out); {LAUNCH}"),
+        (ZEROS, f"{LAUNCH}; sums(grad, ends, out)"),
+        (f"if BLOCK_M == 16:\n        {ZEROS}\n    else:\n        {ADDS}",
+         f"{LAUNCH}; sums(grad, ends, out); column_sums[grid](*arguments[:-2], 8, 16)"),
+        (FROM_GRAD, f"sums(grad, ends, grad); {LAUNCH}"),
+    ],
+    ids=["adds 0", "adds 0 by an atomic", "is overwritten", "adds 0 to what another stored", "copies from an input"],
+)  # fmt: skip
+def test_a_kernel_that_passes_on_what_torch_computed_earns_nothing(judge, kernel, body):
+    (exercise,) = manifest.find("11b")
+    result = attack(judge, IDLE.replace("KERNEL", kernel).replace("BODY", body), exercise, compiling=False)
+    assert "holds numbers that Python code put there" in result.message
+
+
+# Ways past the static check that were found: code that runs anything in the answer's process, by no refused name.
+WAYS_IN = {
+    "a format string": 'try: "{0.__globals__[torch].sys.nope}".format(describe_groups)\n'
+    "except AttributeError as error: error.obj.exit(3)",
+    "a name in a string": 'try: torch.set_default_tensor_type("os.nope")\nexcept AttributeError as error: '
+    "error.obj._exit(3)",
+    "text from elsewhere": 'text = "{0.__glo" + "bals__}"\nprint(text.format(describe_groups))',
+    "map": 'print(*map(str.format, ["{0.__globals__}"], [describe_groups]))',
+    "a traceback": "try: 1 / 0\nexcept ArithmeticError as error: print(error.with_traceback(None).__traceback__)",
+    "a generator": "print((each for each in ()).gi_frame)",
+    "a coroutine": "async def f(): pass\nprint(f().cr_frame.f_globals)",
+}
+
+
+@pytest.mark.parametrize("way", WAYS_IN)
+def test_a_way_past_the_static_check_is_closed_and_marked(judge, way):
+    result = attack(judge, f"{RIGHT}\n{WAYS_IN[way]}")
+    assert result.flagged is (way not in ("text from elsewhere", "map")), "of a text that is not known nobody knows"
+    assert re.search("no need of|format", result.message)
+
+
 def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):
     store = "tl.store(c_ptr + row * ldc + col + tl.arange(0, BLOCK)[:, None] * ldc + tl.arange(0, BLOCK)[None, :], "
     for body in ("pass", store + "tl.zeros((BLOCK, BLOCK), tl.float32))", store + "float('nan'))", "return 1"):
@@ -664,7 +732,7 @@ def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):
          "everywhere(struct.pack('<QQ', 1000000, 0))\n    while True: everywhere(b' '); time.sleep(0.002)",
          "deaf to a signal"),
         ("import os, signal", "os.kill(os.getpid(), signal.SIGSTOP)", "deaf to a signal"),
-        ("import time", "time.sleep(100)", "still running after 1 s"),
+        ("import time", "time.sleep(100)", "still running after 3 s, nearly all of them waiting, so it was stopped"),
         ("import threading, time\nthreading.Thread(target=time.sleep, args=(99,)).start()", "return 1", "a int"),
         ("", "return bytearray(2 << 30)", "wants more memory than an answer gets"),
         ("import mmap", "return mmap.mmap(-1, 2 << 30)", "wants more memory than an answer gets"),

@@ -7,6 +7,7 @@ import pytest
 import mutants
 from course_kernels import runtime
 from gemm_course.exercises import manifest
+from gemm_course.isolation.landlock import PATIENCE
 from gemm_course.judging import isolation_report
 from gemm_course.judging import judge as judging
 from gemm_course.judging.judge import Judge
@@ -98,7 +99,7 @@ def forged(outcome, *messages):
         (lambda o: judging.Outcome(o.messages[:1], status=-11, ready=True, layouts=o.layouts), "segmentation fault"),
         (
             lambda o: judging.Outcome(o.messages[:1], timed_out=True, ready=True, layouts=o.layouts),
-            f"still running after {MASKS.seconds + judging.GPU_S:g} s",
+            f"still running after {PATIENCE * (MASKS.seconds + judging.GPU_S) + judging.request.GRACE_S:.0f} s",
         ),
         (
             lambda o: forged(o, {"case": 99, "value": 1, "watched": {}}),

@@ -19,7 +19,8 @@ def _fresh(monkeypatch):
 def notebook(monkeypatch):
     """A notebook's kernel; returns what it displays."""
     IPython = pytest.importorskip("IPython", reason="needs IPython: pip install '.[course]'")
-    shown = []
-    monkeypatch.setattr(IPython, "get_ipython", lambda: types.SimpleNamespace(kernel=object(), user_ns={}))
+    history = types.SimpleNamespace(get_range=lambda raw: iter(()))
+    shell, shown = types.SimpleNamespace(kernel=object(), user_ns={}, history_manager=history), []
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
     monkeypatch.setattr("IPython.display.display", lambda each: shown.append(each.data))
     return shown

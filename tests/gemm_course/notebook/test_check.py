@@ -22,7 +22,7 @@ FUNCTION = type(OFFSETS.function, (), {})
 @pytest.fixture(autouse=True)
 def _state(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(notebook_check.cells, "of_function", lambda function, name: RIGHT)
+    monkeypatch.setattr(notebook_check.cells, "of_function", lambda function, name, ran: RIGHT)
     yield
     notebook_check.stop()
 

@@ -12,7 +12,7 @@ from gemm_course.notebook import current_exercise
 (MASKS,) = manifest.find("03")
 
 
-@pytest.mark.parametrize("which", ["03", "3", "03_tail_masks", MASKS.function, type(MASKS.function, (), {})])
+@pytest.mark.parametrize("which", ["03", "3", 3, "03_tail_masks", MASKS.function, type(MASKS.function, (), {})])
 def test_an_exercise_has_many_names(which, capsys):
     gemm_course.hint(which)
     assert "Exercise 03" in capsys.readouterr().out
@@ -44,6 +44,8 @@ def test_a_wrong_name_is_answered_with_the_near_ones(capsys):
     gemm_course.solution(print)
     printed = capsys.readouterr().out
     assert "did you mean 03_tail_masks or" in printed
+    gemm_course.hint([3])
+    assert capsys.readouterr().out.startswith('hint wants the number of an exercise, as in hint("03"), or its function')
     assert 'as in solution("03")' in printed
     for exercise in manifest.exercises():
         progress.note_result(exercise.id, exercise.points, True)

@@ -96,7 +96,7 @@ def test_nothing_is_computed_for_an_assertion_that_is_not_made(monkeypatch):
         assert ("add", "int64") in added or not sanitized, "Triton has changed: is this still needed?"
     assert added == [("add", "int32"), ("multiply", "int32"), ("subtract", "int32")]
     assert results[0] == results[1]
-    assert builder.options == dataclasses.replace(tritons.InterpreterOptions(), sanitize_overflow=False)
+    assert builder.options == dataclasses.replace(tritons.InterpreterOptions(), sanitize_overflow=False, debug=True)
 
 
 def test_in_debug_mode_overflow_is_an_error_still(monkeypatch):

@@ -145,6 +145,41 @@ def test_an_atomic_update_is_a_store_and_an_event_of_its_own(rows):
     assert sorted(events, key=str) == sorted([("atomic", "C", None)] * 2 + outside, key=str)
 
 
+@triton.jit
+def add_to(source, target, BLOCK: tl.constexpr):
+    """target += source, (BLOCK,)."""
+    at = tl.arange(0, BLOCK)
+    tl.store(target + at, tl.load(target + at) + tl.load(source + at))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int32])
+def test_a_kernel_reads_what_was_laid_out_or_stored(dtype):
+    """A number that Python code puts there is taken back; a zero stays, for kernels that add."""
+    watch = probes.Watch(__file__)
+    laid_out = torch.arange(1, BLOCK + 1).to(dtype)
+    source, target = watch.matrix("A", laid_out), watch.output("C", (BLOCK,), dtype)
+    with watch:
+        target.zero_()
+        for _ in range(2):
+            add_to[(1,)](source, target, BLOCK)
+        assert watch.report()["events"] == []
+        assert torch.equal(target, 2 * laid_out), "what a kernel stored, a kernel may read"
+        source[2], target[3] = 9, 9
+        add_to[(1,)](source, target, BLOCK)
+        assert torch.equal(target, 3 * laid_out)
+    changed = [(each["kind"], each["matrix"], each["count"]) for each in watch.report()["events"]]
+    assert sorted(changed) == [("changed", "A", 1), ("changed", "C", 1)]
+
+
+def test_what_python_code_puts_in_the_place_of_a_store_is_told():
+    watch = probes.Watch(__file__)
+    source, target = watch.matrix("A", torch.ones(BLOCK)), watch.output("C", (BLOCK,), torch.float32)
+    with watch:
+        add_to[(1,)](source, target, BLOCK)
+        target[1] = 3
+    assert watch.report()["events"] == [{"kind": "changed", "matrix": "C"}]
+
+
 @pytest.mark.parametrize("default", [0.0, 3.0])
 def test_of_a_single_masked_element_nobody_knows_whether_it_has_a_default(default):
     watch = probes.Watch(__file__)
