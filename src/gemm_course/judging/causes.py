@@ -50,12 +50,15 @@ class Event(Struct, frozen=True):
 
 
 class MaskProblem(Struct, frozen=True):
-    """A mistake in the mask of a load or store, as the source shows it: see `masks.problems`."""
+    """A mistake in the mask of a load or store, as the source shows it: see `masks.problems`.
+
+    "brackets" is one of any comparison, and `code` is then the sign between the comparisons.
+    """
 
     first: int  # lines of the access
     last: int
     line: int  # of the part that is wrong
-    kind: Literal["and", "or", "either", "flat", "flat part"]
+    kind: Literal["and", "or", "either", "flat", "flat part", "brackets"]
     code: str = ""  # the part
     side: Literal["rows"] | None = None  # the extent that it fails to mask; None: any
 

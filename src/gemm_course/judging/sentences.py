@@ -130,7 +130,9 @@ def _(cause: causes.ChangedAround) -> list[Line]:
 
 @lines_of.register
 def _(problem: MaskProblem) -> list[Line]:
-    if problem.kind in ("and", "or"):
+    if problem.kind == "brackets":
+        text = f"`{problem.code}` binds tighter than `<`: put each comparison in brackets, as in (a < b) & (c < d)"
+    elif problem.kind in ("and", "or"):
         sign = "&" if problem.kind == "and" else "|"
         text = f"`{problem.kind}` keeps only one of two masks, as Python reads it: combine them with `{sign}`"
     elif problem.kind == "either":
@@ -276,6 +278,11 @@ def _(cause: causes.CannotCheck) -> list[Line]:
 # ---- messages
 
 
+def brackets(masks: Sequence[MaskProblem]) -> tuple[MaskProblem, ...]:
+    """The comparisons without brackets among the problems of an answer's source: they are named first of all."""
+    return tuple(each for each in masks if each.kind == "brackets")
+
+
 class Writer:
     """Writes the messages of one check, in the order in which they are shown.
 
@@ -305,7 +312,7 @@ class Writer:
         event = found[0].event if found and isinstance(found[0], Observed) else None
         if event is None or event.kind not in _VERBS or not event.line:
             return []
-        fits = (each for each in self._masks if each.first <= event.line <= each.last)
+        fits = (each for each in self._masks if each.first <= event.line <= each.last and each.kind != "brackets")
         return next((lines_of(each) for each in fits if each.side in (None, event.side)), [])
 
     def _quoted(self, lines: list[Line]) -> Iterator[Line]:
