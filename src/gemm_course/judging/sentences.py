@@ -176,6 +176,10 @@ def _(cause: causes.Raised) -> list[Line]:
         text += ": what this line divides by, or takes the remainder of, is 0"
     if "'function' object is not subscriptable" in text and not error.line:
         text += ": the launch found a plain function. A kernel has @triton.jit in the line above `def`"
+    if mixed := re.match(r"cannot convert .* of type <class '(tuple|list)'> to tensor", text, re.DOTALL):
+        text = f"a {mixed[1]} is no block: two masks become one by `&`, as in (a < b) & (c < d), and not by a comma"
+    if "softmax" in error.code and "make_shape_compatible" in text:
+        text = "tl.softmax needs keep_dims=True to subtract each row's maximum from its row"
     text += "".join(advice for mark, advice in _ADVICE.items() if mark in text)
     found = [_about(error.line, f"{name}: {text[:600]}{program}")]
     found += [Line(f"    {error.code}")] * bool(error.code)
@@ -183,11 +187,18 @@ def _(cause: causes.Raised) -> list[Line]:
     return [*found, *reasons[:1]]
 
 
+_FIRST_LINE = ": the arguments are those of the given first line of the function, so leave it as it was"
 # Part of an exception's text → what it means here.
 _ADVICE = {
     "'function' object has no attribute": (
         ": a function stands where its result is meant: call it, as in tl.num_programs(0)"
     ),
+    "accumulator shape is incompatible": (
+        ": `acc` has the rows of the first operand of tl.dot, and the columns of the second"
+    ),
+    "must be Tensor, not tensor": ": torch's functions take no block of a kernel; tl has its own, such as tl.exp",
+    "required positional argument": _FIRST_LINE,
+    "positional arguments but": _FIRST_LINE,
     "block offset start must be 16-byte aligned": "; coordinates count elements, in the order of the extents",
     "arange's arguments must be of type tl.constexpr": (
         ": the size of a block is known when a kernel is compiled, so use a tl.constexpr and a mask"

@@ -31,6 +31,20 @@ def problems(source: str) -> list[dict]:
         return []
 
 
+def loads_without_other(source: str) -> list[range]:
+    """The lines of each load that has a mask and no value for what the mask leaves out."""
+    try:
+        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and _called(node) == "load"]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    masked = (each for each in calls if len(each.args) == 2 or any(key.arg == "mask" for key in each.keywords))
+    return [
+        range(each.lineno, (each.end_lineno or each.lineno) + 1)
+        for each in masked
+        if len(each.args) < 3 and not any(key.arg in ("other", None) for key in each.keywords)
+    ]
+
+
 class _Reader:
     """The loads and stores of a source, and how many dimensions its names have."""
 
