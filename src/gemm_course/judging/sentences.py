@@ -132,6 +132,10 @@ def _(cause: causes.ChangedAround) -> list[Line]:
 def _(problem: MaskProblem) -> list[Line]:
     if problem.kind == "brackets":
         text = f"`{problem.code}` binds tighter than `<`: put each comparison in brackets, as in (a < b) & (c < d)"
+    elif problem.kind == "index":
+        text = f"a pointer has no elements: tl.load({problem.code} + …) reads one"
+    elif problem.kind == "step":
+        text = f"this adds the program's own number to `{problem.code}`, 0 in program 0: step by tl.num_programs(0)"
     elif problem.kind in ("and", "or"):
         sign = "&" if problem.kind == "and" else "|"
         text = f"`{problem.kind}` keeps only one of two masks, as Python reads it: combine them with `{sign}`"
@@ -157,6 +161,11 @@ def _(cause: causes.Raised) -> list[Line]:
     program = f" (in program {error.program[0]})" if error.program else ""
     if error.kind == "refused":  # by the static check
         return [_about(error.line, text)]
+    if error.kind == "missing" and name:
+        text = (
+            f"{exercise.function} is of type {name}, and the check needs the function: one decorator, as it was given"
+        )
+        return [Line(text)]
     if error.kind == "missing":
         return [Line(f"the cell must define the function {exercise.function}")]
     if error.kind == "endless":
@@ -177,7 +186,10 @@ def _(cause: causes.Raised) -> list[Line]:
     if "'function' object is not subscriptable" in text and not error.line:
         text += ": the launch found a plain function. A kernel has @triton.jit in the line above `def`"
     if mixed := re.match(r"cannot convert .* of type <class '(tuple|list)'> to tensor", text, re.DOTALL):
-        text = f"a {mixed[1]} is no block: two masks become one by `&`, as in (a < b) & (c < d), and not by a comma"
+        what = "two masks become one by `&`, as in (a < b) & (c < d), and not by a comma"
+        if mixed[1] == "list":
+            what = "tl.load and tl.store take pointers, and a descriptor has its own, as in a.load([row, k])"
+        text = f"a {mixed[1]} is no block: {what}"
     if "softmax" in error.code and "make_shape_compatible" in text:
         text = "tl.softmax needs keep_dims=True to subtract each row's maximum from its row"
     text += "".join(advice for mark, advice in _ADVICE.items() if mark in text)
@@ -289,9 +301,12 @@ def _(cause: causes.CannotCheck) -> list[Line]:
 # ---- messages
 
 
-def brackets(masks: Sequence[MaskProblem]) -> tuple[MaskProblem, ...]:
-    """The comparisons without brackets among the problems of an answer's source: they are named first of all."""
-    return tuple(each for each in masks if each.kind == "brackets")
+_ANYWHERE = ("brackets", "index", "step")
+
+
+def first_of_all(masks: Sequence[MaskProblem]) -> tuple[MaskProblem, ...]:
+    """The problems of an answer's source that are wrong wherever they stand: they are named first of all."""
+    return tuple(each for each in masks if each.kind in _ANYWHERE)
 
 
 class Writer:
@@ -323,7 +338,7 @@ class Writer:
         event = found[0].event if found and isinstance(found[0], Observed) else None
         if event is None or event.kind not in _VERBS or not event.line:
             return []
-        fits = (each for each in self._masks if each.first <= event.line <= each.last and each.kind != "brackets")
+        fits = (each for each in self._masks if each.first <= event.line <= each.last and each.kind not in _ANYWHERE)
         return next((lines_of(each) for each in fits if each.side in (None, event.side)), [])
 
     def _quoted(self, lines: list[Line]) -> Iterator[Line]:

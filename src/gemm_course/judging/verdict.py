@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gemm_course.judging.causes import BELOW, Cause, Causes, Drawn, MaskProblem, Words, causes_of
 from gemm_course.judging.exercise import COMPILES, Exercise
 from gemm_course.judging.results import FAILED, PASSED, TODO, UNCHECKED, Property, Result
-from gemm_course.judging.sentences import Writer, brackets
+from gemm_course.judging.sentences import Writer, first_of_all
 from gemm_course.judging.untrusted import printable
 
 
@@ -96,7 +96,7 @@ class Verdict:
         if self.status in (PASSED, TODO, UNCHECKED):
             return ()
         suspects = self.suspects or ()
-        return brackets(masks)[:1] or (tuple(suspects) if len(suspects) == 1 else ())
+        return first_of_all(masks)[:1] or (tuple(suspects) if len(suspects) == 1 else ())
 
 
 def _kind(cause: Cause) -> object:

@@ -15,14 +15,16 @@ _SCALARS = {"cdiv", "int", "len", "max", "min", "num_programs", "program_id"}
 def problems(source: str) -> list[dict]:
     """The wrong masks, as `judging.causes.MaskProblem` has them.
 
-    A mask is wrong if it combines others by `and`, `or` or `|`, or has too few dimensions. Comparisons whose brackets
-    are missing come first, wherever they are: `&` binds tighter than `<`.
+    A mask is wrong if it combines others by `and`, `or` or `|`, or has too few dimensions. What is wrong wherever it
+    stands comes first: comparisons whose brackets are missing (`&` binds tighter than `<`), an index into a pointer,
+    and a loop's step by the program's own number.
     """
     try:
         tree = ast.parse(source)
         reader = _Reader(tree)
-        unbracketed = [_without_brackets(node) for node in ast.walk(tree) if reader.lacks_brackets(node)]
-        return unbracketed[:_MOST] + [
+        leading = [_without_brackets(node) for node in ast.walk(tree) if reader.lacks_brackets(node)]
+        leading += [found for node in ast.walk(tree) if (found := _no_pointer_or_step(node))]
+        return leading[:_MOST] + [
             {"first": call.lineno, "last": call.end_lineno or call.lineno, **problem}
             for call in reader.calls[:_MOST]
             if (problem := reader.mask_problem(call))
@@ -157,8 +159,26 @@ def _combines(node: ast.AST) -> bool:
 
 def _without_brackets(node: ast.Compare) -> dict:
     sign = next("&" if isinstance(each.op, ast.BitAnd) else "|" for each in ast.walk(node) if _combines(each))
+    return _leading(node, "brackets", sign)
+
+
+def _no_pointer_or_step(node: ast.AST) -> dict | None:
+    """The problem of `x_ptr[i]`, and of `tile += tl.program_id(0)` in a loop."""
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id.endswith("_ptr"):
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if not any(isinstance(each, ast.Slice) for each in parts):
+            return _leading(node, "index", ast.unparse(node.value))
+    if isinstance(node, (ast.While, ast.For)):
+        steps = [each for each in ast.walk(node) if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add)]
+        for each in steps:
+            if isinstance(each.value, ast.Call) and _called(each.value) == "program_id":
+                return _leading(each, "step", ast.unparse(each.target))
+    return None
+
+
+def _leading(node: ast.stmt | ast.expr, kind: str, code: str) -> dict:
     last = node.end_lineno or node.lineno
-    return {"first": node.lineno, "last": last, "line": node.lineno, "kind": "brackets", "code": sign}
+    return {"first": node.lineno, "last": last, "line": node.lineno, "kind": kind, "code": code}
 
 
 def _called(call: ast.Call) -> str:
