@@ -16,11 +16,13 @@ import mutants
 import run_tests
 from gemm_course.exercises import manifest
 from gemm_course.judging import judge as judging
+from gemm_course.judging.causes import MaskProblem
 from gemm_course.judging.results import REASON_ABOVE, REASON_BELOW
 from gemm_course.judging.untrusted import parse_watched
 from gemm_course.judging.verdict import Verdict
 from gemm_course.notebook import cells as submission
 from gemm_course.notebook import stubs as generate
+from gemm_course.runner import masks
 from places import ROOT
 
 SEEDS = range(12)  # few, because a judge is slow; test_draws tries more
@@ -64,10 +66,10 @@ def _judged_and_replies(judge, exercise, source, seed):
     return _judged[key]
 
 
-def _examine_alone(examiner, case, message, layouts, verdict, probed):
+def _examine_alone(examiner, case, message, layouts, verdict, probed, masks=()):
     """Whether there was anything to examine in what came back for an input, and a result of this input's own."""
     own = Verdict(verdict.exercise)
-    return EXAMINE(examiner, case, message, layouts, own, probed), own.result("")
+    return EXAMINE(examiner, case, message, layouts, own, probed), own.result("", masks)
 
 
 def telling_input(judge, exercise, source, check):
@@ -142,6 +144,7 @@ def drawn_for(exercise, seed):
 
 def judged_alone(judge, exercise, source, check, drawn, monkeypatch):
     """Seed → the check's first message, for the seeds that have one. The inputs of all seeds run in one process."""
+    problems = msgspec.convert(masks.problems(source), list[MaskProblem])
     said, seeds = {}, {id(case): seed for seed, cases in drawn.items() for case in cases}
     if not seeds:
         return said
@@ -149,7 +152,7 @@ def judged_alone(judge, exercise, source, check, drawn, monkeypatch):
     def examine(examiner, case, *reply):
         if (seed := seeds[id(case)]) in said:
             return True
-        done, own = _examine_alone(examiner, case, *reply)
+        done, own = _examine_alone(examiner, case, *reply, problems)
         if text := message_of(own, check):
             said[seed] = text
         return done

@@ -153,7 +153,7 @@ class _Checker:
             other = f"\n  course solution {exercise.id}   one way to write it, to compare with"
             if not unsolved:
                 return f"all exercises are solved{other}"
-            following = unsolved[0]
+            following = next((each for each in unsolved if each.id > exercise.id), unsolved[0])
             notebook = locations.notebook(following)
             place = locations.shown(notebook) if notebook.exists() else f"`course reset {following.id}` restores it"
             return f"next: {following.id} · {following.title}: {place}{other}"

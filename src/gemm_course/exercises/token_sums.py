@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gemm_course.judging import diagnosis
-from gemm_course.judging.case import Written
+from gemm_course.judging.case import Ran, Written
 from gemm_course.judging.causes import Event, Observed
 
 _END_FOR_SIZE = ": as many as `ends[g]` says, which is where the group ends and not how many tokens it has"
@@ -31,6 +31,15 @@ def part(rng: random.Random, block: int) -> int:
 def most_telling_first(groups: Iterable[int], bounds: list[tuple[int, int]]) -> list[int]:
     """Sort groups by how well their sums distinguish mistakes: first those not at token 0, and with many tokens."""
     return sorted(groups, key=lambda g: (bounds[g][0] > 0, bounds[g][1] - bounds[g][0]), reverse=True)
+
+
+def explain_undefined(ran: Ran, wrong: bool) -> tuple[str, Observed] | None:
+    """(what is undefined, cause) of a load without ``other=``, if the results are wrong: else other code mends it."""
+    event = next((each for each in ran.events if each.kind == "undefined"), None)
+    if event is None or not wrong:
+        return None
+    note = ". Group 0 starts at 0, and has no entry before its own" if event.matrix == "ends" else ""
+    return event.matrix or "", Observed(event, note)
 
 
 def explain_table(event: Event) -> Observed:
@@ -89,6 +98,32 @@ def range_of_sum(got: Tensor, parts: Tensor) -> tuple[int, int] | None:
         if torch.equal((sums[stop] - sums[first]).to(got.dtype), got):
             return (first, stop) if first < stop else (0, 0)
     return None
+
+
+def explain_step(got: Tensor, parts: Tensor, block: int, others: dict[str, int]) -> str:
+    """The wrong step of the loop, or the wrong number of tokens in a turn, that leads to a result; "" if none does.
+
+    Args:
+        got: the result, of any shape.
+        parts: (tokens of the group, *shape of got) float64, the part that each token adds.
+        block: tokens of one iteration.
+        others: names of the other blocks, and their extents.
+    """
+
+    def total(step: int, width: int) -> Tensor:
+        return sum(parts[first : first + width].sum(0) for first in range(0, len(parts), step))
+
+    wrong = {f"{name} tokens further on": (size, block) for name, size in others.items()}
+    wrong["one token further on, as `range` does without a step"] = (1, block)
+    for text, (step, width) in wrong.items():
+        if torch.equal(total(step, width).to(got.dtype), got):
+            return f"a turn of the loop adds BLOCK_M = {block} tokens, and the next one begins {text}"
+    for name, size in others.items():
+        if torch.equal(total(block, size).to(got.dtype), got):
+            return (
+                f"a turn of the loop adds {name} = {size} tokens, and the next one begins BLOCK_M = {block} further on"
+            )
+    return ""
 
 
 def explain_rounding(got: Tensor, blocks: list[Tensor]) -> str:

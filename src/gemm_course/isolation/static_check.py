@@ -272,7 +272,8 @@ class _Reader:
         return None
 
     def _attribute(self, node: ast.Attribute) -> str | None:
-        if node.attr.startswith("_") or node.attr in _ATTRIBUTES:
+        subscript = node.attr == "__getitem__" and isinstance(node.ctx, ast.Load)  # as a function, such as a `key`
+        if (node.attr.startswith("_") and not subscript) or node.attr in _ATTRIBUTES:
             return f"an answer has no need of .{node.attr}"
         if problem := _format_problem(node):
             return problem

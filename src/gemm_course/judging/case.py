@@ -33,6 +33,9 @@ class Finding:
     check: str
     cause: Causes  # what is wrong and where, and a likely reason
     panels: Sequence[dict] = ()  # pictures of it, from `panels`
+    # Known mistakes that each lead to all findings on this input. One that is alone in doing so for every input is
+    # shown once, above all checks.
+    leads: Sequence[Causes] = ()
 
 
 @dataclass

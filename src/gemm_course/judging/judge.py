@@ -366,6 +366,7 @@ def _examine(
     drawn = Drawn(case.label) if case.label else None
     for finding in examiner.examine(case, Ran(message.value, outputs, events, layout.addresses)):
         causes = causes_of((finding.cause, drawn))
+        verdict.suspect(finding.leads)
         if finding.check == "*":
             verdict.stop(causes)
             verdict.show(finding.panels)

@@ -133,7 +133,13 @@ def _(cause: causes.ChangedAround) -> list[Line]:
 
 @lines_of.register
 def _(problem: MaskProblem) -> list[Line]:
-    if problem.kind in ("and", "or"):
+    if problem.kind == "brackets":
+        text = f"`{problem.code}` binds tighter than `<`: put each comparison in brackets, as in (a < b) & (c < d)"
+    elif problem.kind == "index":
+        text = f"a pointer has no elements: tl.load({problem.code} + …) reads one"
+    elif problem.kind == "step":
+        text = f"this adds the program's own number to `{problem.code}`, 0 in program 0: step by tl.num_programs(0)"
+    elif problem.kind in ("and", "or"):
         sign = "&" if problem.kind == "and" else "|"
         text = f"`{problem.kind}` keeps only one of two masks, as Python reads it: combine them with `{sign}`"
     elif problem.kind == "either":
@@ -158,6 +164,11 @@ def _(cause: causes.Raised) -> list[Line]:
     program = f" (in program {error.program[0]})" if error.program else ""
     if error.kind == "refused":  # by the static check
         return [_about(error.line, text)]
+    if error.kind == "missing" and name:
+        text = (
+            f"{exercise.function} is of type {name}, and the check needs the function: one decorator, as it was given"
+        )
+        return [Line(text)]
     if error.kind == "missing":
         return [Line(f"the cell must define the function {exercise.function}")]
     if error.kind == "endless":
@@ -178,6 +189,13 @@ def _(cause: causes.Raised) -> list[Line]:
         text += ": what this line divides by, or takes the remainder of, is 0"
     if "'function' object is not subscriptable" in text and not error.line:
         text += ": the launch found a plain function. A kernel has @triton.jit in the line above `def`"
+    if mixed := re.match(r"cannot convert .* of type <class '(tuple|list)'> to tensor", text, re.DOTALL):
+        what = "two masks become one by `&`, as in (a < b) & (c < d), and not by a comma"
+        if mixed[1] == "list":
+            what = "tl.load and tl.store take pointers, and a descriptor has its own, as in a.load([row, k])"
+        text = f"a {mixed[1]} is no block: {what}"
+    if "softmax" in error.code and "make_shape_compatible" in text:
+        text = "tl.softmax needs keep_dims=True to subtract each row's maximum from its row"
     text += "".join(advice for mark, advice in _ADVICE.items() if mark in text)
     found = [_about(error.line, f"{name}: {text[:600]}{program}")]
     found += [Line(f"    {error.code}")] * bool(error.code)
@@ -185,11 +203,18 @@ def _(cause: causes.Raised) -> list[Line]:
     return [*found, *reasons[:1]]
 
 
+_FIRST_LINE = ": the arguments are those of the given first line of the function, so leave it as it was"
 # Part of an exception's text → what it means here.
 _ADVICE = {
     "'function' object has no attribute": (
         ": a function stands where its result is meant: call it, as in tl.num_programs(0)"
     ),
+    "accumulator shape is incompatible": (
+        ": `acc` has the rows of the first operand of tl.dot, and the columns of the second"
+    ),
+    "must be Tensor, not tensor": ": torch's functions take no block of a kernel; tl has its own, such as tl.exp",
+    "required positional argument": _FIRST_LINE,
+    "positional arguments but": _FIRST_LINE,
     "block offset start must be 16-byte aligned": "; coordinates count elements, in the order of the extents",
     "arange's arguments must be of type tl.constexpr": (
         ": the size of a block is known when a kernel is compiled, so use a tl.constexpr and a mask"
@@ -282,6 +307,14 @@ def _(cause: causes.CannotCheck) -> list[Line]:
 # ---- messages
 
 
+_ANYWHERE = ("brackets", "index", "step")
+
+
+def first_of_all(masks: Sequence[MaskProblem]) -> tuple[MaskProblem, ...]:
+    """The problems of an answer's source that are wrong wherever they stand: they are named first of all."""
+    return tuple(each for each in masks if each.kind in _ANYWHERE)
+
+
 class Writer:
     """Writes the messages of one check, in the order in which they are shown.
 
@@ -311,7 +344,7 @@ class Writer:
         event = found[0].event if found and isinstance(found[0], Observed) else None
         if event is None or event.kind not in _VERBS or not event.line:
             return []
-        fits = (each for each in self._masks if each.first <= event.line <= each.last)
+        fits = (each for each in self._masks if each.first <= event.line <= each.last and each.kind not in _ANYWHERE)
         return next((lines_of(each) for each in fits if each.side in (None, event.side)), [])
 
     def _quoted(self, lines: list[Line]) -> Iterator[Line]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gemm_course.judging.causes import BELOW, Cause, Causes, MaskProblem, Raised, causes_of
+from gemm_course.judging.causes import BELOW, Cause, Causes, Drawn, MaskProblem, Raised, Words, causes_of
 from gemm_course.judging.exercise import COMPILES, Exercise
-from gemm_course.judging.results import FAILED, Property, Result
-from gemm_course.judging.sentences import Writer
+from gemm_course.judging.results import FAILED, PASSED, TODO, UNCHECKED, Property, Result
+from gemm_course.judging.sentences import Writer, first_of_all
 from gemm_course.judging.untrusted import printable
 
 
@@ -30,6 +30,7 @@ class Verdict:
 
     exercise: Exercise
     status: str = FAILED  # as of `Result`
+    suspects: list[Cause] | None = None  # mistakes that lead to every finding; None before the first
     stopped: tuple[Cause, ...] = ()  # what stopped the check as a whole; or a remark on a pass
     checks: dict[str, Held] = field(default_factory=dict)  # by name, in order
     panels: list[dict] = field(default_factory=list)
@@ -41,6 +42,12 @@ class Verdict:
     def stop(self, *causes: Causes) -> None:
         """Note the causes that stopped the check as a whole, unless some are already noted."""
         self.stopped = self.stopped or causes_of(causes)
+
+    def suspect(self, leads: Sequence[Causes]) -> None:
+        """Note the known mistakes that lead to a finding: only those that lead to all of them remain."""
+        found = list(causes_of(leads))
+        kinds = {_kind(each) for each in found}
+        self.suspects = found if self.suspects is None else [each for each in self.suspects if _kind(each) in kinds]
 
     def show(self, panels: Sequence[dict]) -> None:
         """Keep the picture of a failure, unless one is already kept."""
@@ -63,13 +70,21 @@ class Verdict:
                 held.status = "pass"
 
     def result(self, source: str, masks: Sequence[MaskProblem] = (), seed: int = 0) -> Result:
-        """The result in words, for an answer with this source."""
-        writer, exercise = Writer(source, masks), self.exercise
-        message = writer.write(self.stopped)[0]
+        """The result in words, for an answer with this source.
+
+        If one mistake explains them all, it stands above the checks and begins their messages, which are short then.
+        """
+        lead = self._lead(masks)
+        writer, exercise = Writer(source, () if lead else masks), self.exercise
+        message = writer.write((*lead, *self.stopped))[0]
         properties = []
         for check in exercise.checks if self.checks else ():
             held = self.checks[check.name]
             text, shown = writer.write(held.causes)
+            if lead and text:
+                shown = text.split("\n")[0].rstrip(":")
+                labels = [each for each in held.causes if isinstance(each, Drawn)]
+                text = "\n".join(filter(None, (Writer(source).write(lead)[0], shown, writer.write(labels)[0])))
             follows = BELOW in held.causes
             properties.append(Property(check.name, check.title, check.points, held.status, text, shown, follows))
         flagged = any(isinstance(each, Raised) and each.failure.hostile for each in self.stopped)
@@ -77,3 +92,14 @@ class Verdict:
             exercise.id, exercise.title, self.status, properties, message, printable(self.printed), self.panels, seed,
             exercise.points, flagged,
         )  # fmt: skip
+
+    def _lead(self, masks: Sequence[MaskProblem]) -> tuple[Cause, ...]:
+        if self.status in (PASSED, TODO, UNCHECKED):
+            return ()
+        suspects = self.suspects or ()
+        return first_of_all(masks)[:1] or (tuple(suspects) if len(suspects) == 1 else ())
+
+
+def _kind(cause: Cause) -> object:
+    """Equal for the same mistake in several inputs: a stride differs from one to the next."""
+    return cause if isinstance(cause, Words) else type(cause)

@@ -1,4 +1,4 @@
-"""Finds wrong masks of an answer's loads and stores in its source."""
+"""Finds wrong masks of an answer's loads and stores in its source, and comparisons without brackets anywhere."""
 
 from __future__ import annotations
 
@@ -15,17 +15,36 @@ _SCALARS = {"cdiv", "int", "len", "max", "min", "num_programs", "program_id"}
 def problems(source: str) -> list[dict]:
     """The wrong masks, as `judging.causes.MaskProblem` has them.
 
-    A mask is wrong if it combines others by `and`, `or` or `|`, or has too few dimensions.
+    A mask is wrong if it combines others by `and`, `or` or `|`, or has too few dimensions. What is wrong wherever it
+    stands comes first: comparisons whose brackets are missing (`&` binds tighter than `<`), an index into a pointer,
+    and a loop's step by the program's own number.
     """
     try:
-        reader = _Reader(ast.parse(source))
-        return [
+        tree = ast.parse(source)
+        reader = _Reader(tree)
+        leading = [_without_brackets(node) for node in ast.walk(tree) if reader.lacks_brackets(node)]
+        leading += [found for node in ast.walk(tree) if (found := _no_pointer_or_step(node))]
+        return leading[:_MOST] + [
             {"first": call.lineno, "last": call.end_lineno or call.lineno, **problem}
             for call in reader.calls[:_MOST]
             if (problem := reader.mask_problem(call))
         ]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
+
+
+def loads_without_other(source: str) -> list[range]:
+    """The lines of each load that has a mask and no value for what the mask leaves out."""
+    try:
+        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and _called(node) == "load"]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    masked = (each for each in calls if len(each.args) == 2 or any(key.arg == "mask" for key in each.keywords))
+    return [
+        range(each.lineno, (each.end_lineno or each.lineno) + 1)
+        for each in masked
+        if len(each.args) < 3 and not any(key.arg in ("other", None) for key in each.keywords)
+    ]
 
 
 class _Reader:
@@ -73,6 +92,27 @@ class _Reader:
         flat = next((each for each in parts if isinstance(each, ast.Compare) and self._rank(each) == 1), None)
         return flat and {"line": flat.lineno, "kind": "flat part", "code": ast.unparse(flat), "side": "rows"}
 
+    def lacks_brackets(self, node: ast.AST) -> bool:
+        """True for a comparison of what `&` or `|` makes of a comparison, or of the side of another one.
+
+        `a < M & b < N` compares a with `M & b`, and that with N; `(a < M) & b < N` compares truth values with N.
+        A test of bits, `x & 1 == 0`, is none.
+        """
+        if not isinstance(node, ast.Compare):
+            return False
+        both = [each for each in (node.left, *node.comparators) if _combines(each)]
+        return bool(both) and (
+            len(node.ops) > 1 or any(self._is_condition(side) for each in both for side in (each.left, each.right))
+        )
+
+    def _is_condition(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Name):
+            values = self._values.get(node.id, ())
+            return bool(values) and all(isinstance(each, ast.Compare) for each in values)
+        return isinstance(node, ast.Compare) or (
+            _combines(node) and (self._is_condition(node.left) or self._is_condition(node.right))
+        )
+
     def _parts(self, mask: ast.expr) -> list[ast.AST]:
         """All parts of a mask, and of what was assigned to its names."""
         found, names, pending = [], set(), [mask]
@@ -111,6 +151,34 @@ class _Reader:
         if name == "load" and call.args:
             return self._rank(call.args[0])
         return _highest([self._rank(each) for each in call.args]) if name in _ELEMENTWISE else None
+
+
+def _combines(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr))
+
+
+def _without_brackets(node: ast.Compare) -> dict:
+    sign = next("&" if isinstance(each.op, ast.BitAnd) else "|" for each in ast.walk(node) if _combines(each))
+    return _leading(node, "brackets", sign)
+
+
+def _no_pointer_or_step(node: ast.AST) -> dict | None:
+    """The problem of `x_ptr[i]`, and of `tile += tl.program_id(0)` in a loop."""
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id.endswith("_ptr"):
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if not any(isinstance(each, ast.Slice) for each in parts):
+            return _leading(node, "index", ast.unparse(node.value))
+    if isinstance(node, (ast.While, ast.For)):
+        steps = [each for each in ast.walk(node) if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add)]
+        for each in steps:
+            if isinstance(each.value, ast.Call) and _called(each.value) == "program_id":
+                return _leading(each, "step", ast.unparse(each.target))
+    return None
+
+
+def _leading(node: ast.stmt | ast.expr, kind: str, code: str) -> dict:
+    last = node.end_lineno or node.lineno
+    return {"first": node.lineno, "last": last, "line": node.lineno, "kind": kind, "code": code}
 
 
 def _called(call: ast.Call) -> str:

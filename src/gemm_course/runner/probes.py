@@ -11,6 +11,7 @@ On a GPU only the canaries are left, which the judging process looks at in any c
 
 from __future__ import annotations
 
+import linecache
 import sys
 from collections.abc import Sequence
 
@@ -19,9 +20,11 @@ import torch
 
 from course_kernels import runtime
 from course_kernels.testing.canaries import CANARY, poisoned
+from gemm_course.runner import masks
 
 MARGIN = 64  # elements around each matrix; a tile that sticks out further counts as outside of everything
 _MAX_EVENTS = 40
+_UNDEFINED = 0x5A5A5A5A  # a number that a load gives where it is not defined
 _WRAPPED = ("create_masked_load", "create_masked_store", "create_atomic_rmw", "create_atomic_cas")
 
 
@@ -114,6 +117,8 @@ class Watch:
         self._regions: list[_Region] = []
         self._events: dict[tuple, dict] = {}
         self._undo: list[tuple] = []
+        self._storing_programs: set[tuple] = set()  # programs that have stored something
+        self._without_other: list[range] | None = None  # lines of loads; None until they are needed
         self._by_descriptor: set[str] = set()
         self._descriptors_pointers = None  # those that a descriptor has made for its next access
         self._descriptors_place = 0, ()  # its address, and the coordinates of that access
@@ -198,10 +203,10 @@ class Watch:
         def masked_load(builder, ptrs, mask, other, *rest, **options):
             allowed, handle = self._look("load", builder, ptrs, mask)
             result = load(builder, ptrs, handle, other, *rest, **options)
-            # The interpreter takes a single `other=0` for none at all, so of one element nothing is known.
-            defined = other is not None or np.size(ptrs.data) == 1
+            # The interpreter takes a single `other=0` for none at all, so of one element the source says which it is.
+            defined = other is not None or (np.size(ptrs.data) == 1 and not self._lacks_other())
             if not allowed.all() or not (defined or np.asarray(mask.data).all()):
-                self._spoil(builder, result, np.asarray(mask.data), allowed, defined)
+                self._spoil(builder, ptrs, result, np.asarray(mask.data), allowed, defined)
             return result
 
         def masked_store(builder, ptrs, value, mask, *rest, **options):
@@ -243,6 +248,8 @@ class Watch:
         by_descriptor = ptrs is self._descriptors_pointers
         addresses = np.atleast_1d(np.asarray(ptrs.data))
         active = np.broadcast_to(np.asarray(mask.data, dtype=bool), addresses.shape)
+        if kind != "load" and active.any():
+            self._storing_programs.add(tuple(builder.grid_idx))
         unknown, good = active.copy(), np.zeros_like(active)
         self._storing = []
         atomic, kind = kind == "atomic", "load" if kind == "load" else "store"
@@ -294,15 +301,27 @@ class Watch:
         if region is not None and region.name in self._by_descriptor and len(place) == 2:
             self._event("beyond", builder, region, place, count, place)
 
-    def _spoil(self, builder, result, mask, allowed, defined) -> None:
-        """Put NaN where elements were read outside of a matrix, or masked off without a value."""
+    def _lacks_other(self) -> bool:
+        """True if the line that is being executed has a load with a mask and without ``other``."""
+        if self._without_other is None:
+            self._without_other = masks.loads_without_other("".join(linecache.getlines(self._path)))
+        line = self.line(3)
+        return any(line in each for each in self._without_other)
+
+    def _spoil(self, builder, ptrs, result, mask, allowed, defined) -> None:
+        """Put NaN where elements were read outside of a matrix, or masked off without a value; for a single integer
+        without a value, a large number."""
         data = result.data
         bad = ~allowed.reshape(data.shape) if not allowed.all() else np.zeros(data.shape, dtype=bool)
         if not defined:
             off = ~np.broadcast_to(mask, data.shape)
             if off.any():
-                self._event("undefined", builder, None, None, int(off.sum()))
+                address = int(np.ravel(ptrs.data)[0])
+                region = next((each for each in self._regions if each.low <= address < each.high), None)
+                self._event("undefined", builder, region, None, int(off.sum()))
             bad = bad | off
+            if data.size == 1 and data.dtype.kind == "i" and data.dtype.itemsize >= 4 and off.any():
+                data[...] = _UNDEFINED
         if data.dtype.kind == "f":
             data[bad] = np.nan
 
@@ -342,6 +361,15 @@ class Watch:
             }  # fmt: skip
 
     # ---- what happened
+
+    def programs(self) -> tuple[int, int] | None:
+        """The programs of the last launch, and how many of all programs stored something; None if nothing says so."""
+        if runtime.mode() != "interpreter":
+            return None
+        from triton.runtime.interpreter import interpreter_builder
+
+        grid = getattr(interpreter_builder, "grid_dim", None)  # none before the first launch
+        return None if grid is None else (int(np.prod(grid)), len(self._storing_programs))
 
     def layout(self) -> dict:
         """The form of each output; each matrix's address, that of its buffer, and the buffer's length in bytes.

@@ -252,9 +252,10 @@ def _read_and_load(runs: ModuleType, request: dict, results: int) -> ModuleType 
     wire.send(results, {"masks": masks.problems(source)})
     answer = load(request["path"], getattr(runs, "GIVEN", {}))
     wire.send(results, {"defined": definitions(answer)})
-    if callable(getattr(answer, request["function"], None)):
+    found = getattr(answer, request["function"], None)
+    if callable(found):
         return answer
-    wire.send(results, {"error": error})
+    wire.send(results, {"error": {**error, "type": type(found).__name__ if found is not None else ""}})
     return None
 
 
@@ -330,5 +331,18 @@ def _compile(runs: ModuleType, answer: ModuleType) -> None:
     from triton.compiler import ASTSource
 
     for kernel, signature, constexprs in runs.builds(answer):
+        for function in (kernel, *constexprs.values()):
+            _expect_constexprs(function, constexprs)
         types = {name: "constexpr" if name in constexprs else signature[name] for name in kernel.arg_names}
         triton.compile(ASTSource(kernel, types, constexprs), target=GPUTarget("cuda", 90, 32))
+
+
+def _expect_constexprs(function, names: Mapping[str, object]) -> None:
+    """Raise TypeError if a function of the answer lacks the tl.constexpr of a parameter that the exercise gives it."""
+    inner = getattr(function, "fn", None)
+    for each in getattr(function, "params", ()) if getattr(inner, "__module__", "") == MODULE else ():
+        if each.name in names and not each.is_constexpr:
+            raise TypeError(
+                f"{each.name} has lost its tl.constexpr: write `{each.name}: tl.constexpr`, as it was given. What a "
+                "kernel computes with when it is compiled has to be one"
+            )

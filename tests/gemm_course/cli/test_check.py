@@ -29,8 +29,8 @@ FIRST, SECOND = manifest.exercises()[:2]
 (THIRD,) = manifest.find("05")
 
 
-def solve(root):
-    shutil.copy(ROOT / "solutions" / f"{FIRST.name}.ipynb", root / "exercises")
+def solve(root, exercise=FIRST):
+    shutil.copy(ROOT / "solutions" / f"{exercise.name}.ipynb", root / "exercises")
 
 
 def spoil(root):
@@ -62,6 +62,13 @@ def test_a_stub_a_wrong_answer_and_a_solution(course, capsys):
     assert "pass: 10 of 10" in printed
     assert f"next: {SECOND.id} · {SECOND.title}: exercises/{SECOND.name}.ipynb" in printed
     assert progress.load()["01"]["passed"]
+
+
+def test_next_comes_what_follows_and_not_what_was_passed_over(course, capsys):
+    third, fourth = manifest.exercises()[2:4]
+    solve(course, third)
+    assert command.main(["check", third.id]) == 0
+    assert f"next: {fourth.id} · {fourth.title}" in capsys.readouterr().out
 
 
 def test_the_last_cell_that_defines_the_function_is_checked_as_in_the_notebook(course, capsys, monkeypatch):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import random
 from itertools import pairwise
 
+import pytest
 import torch
 
 from gemm_course.exercises import manifest
@@ -102,6 +104,30 @@ def test_03_has_whole_tiles_all_tails_and_three_blocks_of_k():
         for case in cases:
             assert len(case["a"]) <= 16 or sums(case, 0)[0] > ODD
             assert sums(case, 0)[1] < HALF
+
+
+def test_04a_has_small_problems_between_others_and_more_programs_than_their_tiles():
+    for cases in drawn("04a"):
+        counts = [
+            [-(-m // 32) * -(-n // 16) for m, n, _ in case.inputs["problems"] if m * n] for case in cases
+        ]  # fmt: skip
+        ((tiles, case),) = [(tiles, case) for tiles, case in zip(counts, cases) if sum(t < 4 for t in tiles) > 3]
+        assert {1, 2, 3} <= set(tiles[1:-1])
+        assert min(tiles[0], tiles[-1], max(tiles[1:-1]), case.inputs["programs"]) > 3
+
+
+BLOCKS = {
+    "04a": ("BLOCK_M", "BLOCK_N"), "06": ("BLOCK_M", "BLOCK_N", "BLOCK_K"), "08": ("BLOCK_M", "BLOCK_N"),
+    "11a": ("BLOCK_M", "BLOCK_N", "BLOCK_K"), "11b": ("BLOCK_M", "BLOCK_N"), "13": ("BLOCK_M", "BLOCK_N"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_differ_from_one_another(name):
+    (exercise,) = manifest.find(name)
+    run = importlib.import_module(exercise.run if name != "13" else exercise.run.replace(".run", ".language"))
+    sizes = [getattr(run, each) for each in BLOCKS[name]]
+    assert len(set(sizes)) == len(sizes)
 
 
 def test_04a_has_every_kind_of_empty_problem_one_program_and_many_tiles():
@@ -297,8 +323,8 @@ def test_11b_has_every_kind_of_group_and_sums_that_half_rounds():
     for cases in inputs("11b"):
         kinds_of_groups(*(case["ends"] for case in cases))
         widths = {case["grad"].shape[1] for case in cases}
-        assert 16 in widths
-        assert {width > 16 for width in widths if short(width, 16)} == {True, False}
+        assert 32 in widths
+        assert {width > 32 for width in widths if short(width, 32)} == {True, False}
         for case in cases:
             after = case["grad"][case["ends"][-1] :]
             assert len(after) >= 16

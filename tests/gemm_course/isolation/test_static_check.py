@@ -18,6 +18,7 @@ from gemm_course.isolation import static_check
     ("source", "says"),
     [
         ("torch.equal = lambda a, b: True", "line 1: this replaces torch.equal, which changes nothing"),
+        ("list.__getitem__ = print", "has no need of .__getitem__"),
         ("torch.Tensor.__eq__ = lambda a, b: True", "has no need of .__eq__"),
         ("torch.Tensor.equal = lambda a, b: True", "replaces torch.Tensor.equal"),
         ("import torch as t\nt.allclose = lambda a, b: True", "line 2: this replaces t.allclose"),
@@ -108,6 +109,7 @@ def test_a_violation_says_what_an_answer_has_no_need_of(source, says):
         "import math\nfrom math import log2\nimport torch.nn.functional as F\nF.pad(torch.ones(2), (0, math.floor(1)))",
         "import triton.language as tl\ndesc = tl.make_tensor_descriptor\nx = desc.load([0, 0]) if False else tl.load",
         "def f(x: torch.Tensor, y=torch.float32) -> torch.Tensor:\n    return torch.nn.functional.relu(x).copy()",
+        "sorted(range(2), key=[3, 1].__getitem__)",
         "import heapq\nfrom heapq import heappush\nheapq.heapify([])",
         "from __future__ import annotations\nimport collections.abc, itertools as it\nfrom typing import Any\n"
         "def f(x: collections.abc.Sequence, y: Any = it.chain([1])): collections.deque(x, maxlen=3)",

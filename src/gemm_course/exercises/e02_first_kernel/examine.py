@@ -40,9 +40,11 @@ def draw(rng: random.Random) -> list[Case]:
     # At least two short of a block: with one short, a missing mask reads as far as `<=` does.
     wide = logits(8 + rng.randint(1, 2), 32 + rng.randint(3, 30))
     narrow = logits(8 + rng.randint(1, 6), 8 + rng.randint(1, 6))
-    large = logits(7, 8 + rng.randint(1, 6))
-    for row, size in enumerate((120, -200, 300, -300, 100, -150, -70)):
+    large = logits(9, 8 + rng.randint(1, 6))
+    # The last but one lies below every number that an `other` of the size of float16's may be: -65,504 is the least.
+    for row, size in enumerate((120, -200, 300, -300, 100, -150, -2000, -65000, -70)):
         large[row] += size + rng.randint(0, 20)
+    large[-2] = -65504 + 32 * torch.tensor([rng.randint(0, 2) for _ in range(large.shape[1])])
     large[-1, rng.randrange(1, large.shape[1])] += 120
     return [
         case(logits(8, 16), 4, "rows"),
@@ -95,6 +97,11 @@ def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, Causes]:
         return "rows", _never_written(written, y.counts, block)
     loads = [event for event in ran.events if event.kind != "store"]
     if not loads:
+        if got[written].isnan().all():
+            return "masked", (
+                "Y is NaN everywhere: do elements outside of X count as plus infinity? It wins the maximum, and "
+                "infinity minus infinity is NaN. Minus infinity never wins"
+            )
         for product, why in _likely(x, block):
             same = _close(got, product) | (got == product) | (got.isnan() & product.isnan())
             if same[written].all():

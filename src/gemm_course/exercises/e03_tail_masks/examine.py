@@ -61,6 +61,9 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             yield Finding("loads", Observed(event), picture)
     if outside := diagnosis.stores_outside(ran):
         yield Finding("store", outside, picture)
+    if not text and (times := int(c.counts.max())) > 1:
+        stored = f"every element of C is right, and was stored {times} times: one store is enough, after the loop"
+        yield Finding("tiles", stored, picture)
     if text and check == "tiles":
         yield Finding("tiles", (text, why), picture)
     elif text:
@@ -90,6 +93,9 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, Causes]:
                 return _sum_ends_early(summed, depth, c)
         if gave(a[last:].T @ b[last:]):
             return "tiles", f"this is the sum over rows {last} to {depth - 1} of A and B alone: is each block added?"
+        for name, product in (("A", _blocks_twice(a, rows, cols, 0)), ("B", _blocks_twice(b, rows, cols, 1))):
+            if gave(product):
+                return "tiles", f"both operands of tl.dot are blocks of {name}: does each load take its own pointers?"
         for names, product in _turned(a, b):
             if gave(product[:rows, :cols]):
                 why = f"every block of {names} was transposed in the load: load a and b as they are stored"
@@ -150,6 +156,21 @@ def _sum_ends_early(summed: int, depth: int, c: Written) -> tuple[str, str]:
     if summed == depth - 1:
         return "tail", f"{text}: is the mask along K one short?"
     return "tail", f"{text}: the masks along K leave out the rest. `depth` includes k * BLOCK: compare it with K"
+
+
+def _blocks_twice(matrix, rows: int, cols: int, axis: int) -> torch.Tensor:
+    """C if both operands are the same block: of A by the tile's rows (`axis` 0), or of B by its columns (1).
+
+    Only where both have the same extent: elsewhere loads leave the matrix.
+    """
+    if rows != cols:
+        return torch.full((rows, cols), torch.nan, dtype=torch.float64)
+    found = torch.zeros(rows, cols, dtype=torch.float64)
+    for i in range(0, rows, BLOCK):
+        for j in range(0, cols, BLOCK):
+            block = matrix[:, (i, j)[axis] :][:, :BLOCK]
+            found[i : i + BLOCK, j : j + BLOCK] = block.T @ block
+    return found
 
 
 def _turned(a, b) -> Iterator[tuple[str, torch.Tensor]]:

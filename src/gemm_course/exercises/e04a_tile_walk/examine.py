@@ -58,6 +58,15 @@ def draw(rng: random.Random) -> list[Case]:
         label = f"M × N: {shown}; tiles of {BLOCK_M} × {BLOCK_N}; {counted(programs, 'program')}"
         return Case({"problems": problems, "programs": programs}, checks, label=label)
 
+    def mixed():
+        """Problems of one to three tiles between others, and more programs than any of these has."""
+        programs = rng.choice([7, 9])
+        while True:
+            small = rng.sample([(1, 1), (1, 2), (3, 1), (1, 1), (2, 1), (1, 3)], 6)
+            grids = [(3, 2), *small[:3], (2, 4), *small[3:], (4, 2)]
+            if all(begin % programs for begin in itertools.accumulate(rows * cols for rows, cols in grids[:-1])):
+                return [sizes(grid) for grid in grids], programs
+
     few, more = rng.choice([3, 4, 5]), rng.choice([6, 7, 8])
     tiny = [sizes(grid) for grid in rng.sample(GRIDS[:2], 2)]
     first, between, last = empty(), empty(), empty()
@@ -72,6 +81,7 @@ def draw(rng: random.Random) -> list[Case]:
         case(holes, few, "empty"),
         case(empty(), few, "empty"),
         case(many, 1, "programs"),
+        case(*mixed(), "once", "place", "turn"),
     ]
 
 
@@ -125,14 +135,15 @@ class _Walk(NamedTuple):
     leaves: bool = False  # computes at most one tile in each problem
     wastes: bool = False  # steps on in a turn without a tile, too
     short: bool = False  # counts passed tiles in 8 bits
+    jumps: int = 0  # goes on, without counting, from a problem whose tiles times this are not more than the programs
     drifts: bool = False  # counts the tiles of a problem up to the program's own as passed
     why: str = ""
 
     def logs(self, programs: int) -> list[list[Tile]]:
         """Every program's tiles, in order."""
-        return [self._log(program) for program in range(programs)]
+        return [self._log(program, programs) for program in range(programs)]
 
-    def _log(self, program: int) -> list[Tile]:
+    def _log(self, program: int, programs: int) -> list[Tile]:
         tile, passed, found = program, 0, []
         for g, (rows, cols) in enumerate(self.grids):
             tile, before = program if self.returns else tile, len(found)
@@ -143,6 +154,8 @@ class _Walk(NamedTuple):
                     break
             if self.wastes and len(found) == before:
                 tile += self.step
+            if self.jumps and len(found) > before and self.jumps * rows * cols <= programs:
+                continue
             if self.drifts:
                 passed = tile
             elif self.counts:
@@ -199,6 +212,13 @@ def _explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> _Walk
         ),
         right._replace(
             drifts=True, why="`passed` grows by all tiles of a problem; `own` is another number in each program"
+        ),
+        *(
+            right._replace(
+                jumps=jumps,
+                why="this goes on to the next problem after a tile, and does not add the last one's tiles to `passed`",
+            )
+            for jumps in (1, 2, 3, 4)
         ),
         right._replace(leaves=True, why="this moves on to the next problem after every tile"),
     ]

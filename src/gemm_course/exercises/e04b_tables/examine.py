@@ -86,7 +86,10 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         if got is None:
             yield from (Finding(check, f"not judged, since `{name}` has another form") for check in (name, "device"))
         elif got != true[name]:
-            yield Finding(name, _about(name, got, true, later, ran), _picture(name, got, true[name]))
+            about = _about(name, got, true, later, ran)
+            if name == "pointers" and isinstance(value.get("objects"), list) and _shares(got, value["objects"]):
+                about = "id() gives the address of Python's object; data_ptr() gives that of the first element"
+            yield Finding(name, about, _picture(name, got, true[name]))
         else:
             right += 1
             if isinstance(second, str) or _rows(name, second[at], len(problems)) != later[name]:
@@ -165,6 +168,11 @@ def _first(got: list, want: list) -> tuple[int, int]:
     return next((g, c) for g, row in enumerate(want) for c, number in enumerate(row) if got[g][c] != number)
 
 
+def _shares(got: list, objects: list) -> bool:
+    """True if a table has one of the objects' addresses in its place."""
+    return any(number == other for row, others in zip(got, objects) for number, other in zip(row, others))
+
+
 def _about_pointers(got: list, want: list, later: list, ran: Ran) -> str:
     for order in itertools.permutations(range(3)):
         if got == [[row[c] for c in order] for row in want]:
@@ -174,6 +182,8 @@ def _about_pointers(got: list, want: list, later: list, ran: Ran) -> str:
     g, c = _first(got, want)
     name = matrix_name(g, c)
     address, text = got[g][c], f"`pointers[{g}, {c}]` is not the address of {name}"
+    if size := next((size for size in (2, 4, 8) if address == want[g][c] // size), 0):
+        return f"{text}, but that divided by {size}: addresses count bytes, and the table holds them as they are"
     if address & 0xFFFFFFFF == want[g][c] & 0xFFFFFFFF:
         return f"{text}, only its lower 32 bits; an address has 64"
     if base := next((each for each, (begins, *_) in ran.addresses.items() if address == want[g][c] - begins), ""):

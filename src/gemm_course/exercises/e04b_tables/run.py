@@ -61,6 +61,7 @@ def prepare(inputs: dict, watch: probes.Watch) -> Callable:
             "second": _described(second, fake),
             "after": [[[list(each.shape), list(each.stride())] for each in problem] for problem in problems],
             "launched": _launch(first, len(problems), watch),
+            "objects": [[id(each) for each in problem] for problem in problems],
         }
 
     return call

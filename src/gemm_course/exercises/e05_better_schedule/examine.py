@@ -182,7 +182,11 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             f"{times[tile]} times, by program{'s' * (len(by) > 1)} {', '.join(map(str, by))}" if by else "by no program"
         )
         text += f"; in all, {counted(lost, 'tile')} lost and {counted(more, 'tile')} repeated"
-        if more and len(set(costs)) < len(costs):
+        same = bool(schedule[0]) and len(schedule) > 1 and all(line == schedule[0] for line in schedule)
+        if same:
+            text += "\nall programs have the same list: [[]] * programs is one list under several names; "
+            text += "[[] for _ in range(programs)] makes one for each"
+        elif more and len(set(costs)) < len(costs):
             text += "\ntiles may have equal costs, so a cost does not identify a tile"
         yield Finding("once", text, panels)
         if check in ("work", "last", "uniform"):

@@ -11,7 +11,9 @@ def prepare(inputs: dict, watch) -> Callable:
 
     def call(answer) -> dict:
         costs = list(inputs["costs"])
-        first = copy.deepcopy(answer(costs, inputs["programs"]))
+        first = answer(costs, inputs["programs"])
+        if isinstance(first, (list, tuple)):  # of anything else only the name of its type is reported
+            first = copy.deepcopy(first)
         after = list(costs)
         return {"first": first, "after": after, "second": answer(list(inputs["costs"]), inputs["programs"])}
 

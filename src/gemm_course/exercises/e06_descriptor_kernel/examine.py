@@ -31,6 +31,8 @@ def draw(rng: random.Random) -> list[Case]:
     def case(groups, n, k, programs, *checks, long=False):
         whole = [2] * 4 if long else [rng.randint(0, 1) for _ in range(4)]
         sizes = [BLOCK_M * tiles + rng.randint(5, BLOCK_M - 2) for tiles in whole]
+        # The first group that is computed has a whole tile: so something is right of an answer that loses the others.
+        sizes[groups[0]] = BLOCK_M + sizes[groups[0]] % BLOCK_M
         if len(groups) == 4:
             sizes[rng.randint(1, 2)] = 0
         ends = list(accumulate(sizes))
@@ -75,6 +77,12 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         elif event.kind == "load":
             read = True
             yield Finding("extents", (Observed(event, "."), AS_THE_MATRIX), pictures)
+    if shifted := next((g for g in groups if _at_row_zero(c, want, bounds[g])), None):
+        why = f"group {shifted} is stored from row 0 of C on: its rows begin at `start`, so nothing is subtracted"
+        yield Finding("group", why, pictures)
+        yield Finding("tiles", ABOVE)
+        yield from _not_judged(case, False)
+        return
     past = _past_the_end(c, bounds, groups)
     outside: Causes = diagnosis.stores_outside(ran, ".")
     if written := (outside, AS_THE_MATRIX) if outside else past:
@@ -116,6 +124,21 @@ def _past_k(ran: Ran, depth: int) -> Words | None:
             text = f"blocks are loaded up to column {event.far[1]} of {has}: every element of C is right, and the loop "
             return Words(f"{text}goes on past K, over zeros", event.line)
     return None
+
+
+def _at_row_zero(c: Written, want, bounds: tuple[int, int]) -> bool:
+    """True if rows 0 and on of C hold a group that begins further on: its last row, which nothing overwrites."""
+    start, end = bounds
+    own = slice(end - start - 1, end - start)
+    return 0 < end - start <= start and torch.equal(c.values[own].double(), want[end - 1 : end])
+
+
+def _each_added_again(a, b):
+    """The sum if each turn of the loop adds to `acc` what tl.dot has added to it already."""
+    found = torch.zeros(len(a), len(b), dtype=torch.float64)
+    for k in range(0, a.shape[1], BLOCK_K):
+        found = 2 * found + _block(a, k) @ _block(b, k).T
+    return found
 
 
 def _not_judged(case: Case, some: bool) -> Iterator[Finding]:
@@ -210,6 +233,8 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
         return "depth", f"C is the product of columns {last} to {depth - 1} alone: is each block added to the sum?"
     if last and gave(lambda x, y: (last // BLOCK_K + 1) * x[:, :BLOCK_K] @ y[:, :BLOCK_K].T):
         return "depth", f"C is the product of columns 0 to {BLOCK_K - 1}, added again for each block: does k move?"
+    if last and gave(_each_added_again):
+        return "depth", "each turn adds all earlier blocks again: tl.dot(…, acc) contains `acc`, so assign it"
     for name, step in (("BLOCK_N", BLOCK_N), ("BLOCK_M", BLOCK_M)):
         if gave(lambda x, y, step=step: sum(_block(x, k) @ _block(y, k).T for k in range(0, depth, step))):
             return "depth", f"columns are summed more than once: k goes on by {name}, and a block has BLOCK_K columns"

@@ -100,7 +100,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         if each.get("hashes") is not True:
             yield Finding(
                 "*",
-                f"the function returned a {str(each.get('kind'))[:40]}: a key of a dict is a number, a string, or a "
+                f"the function returned a {str(each.get('kind'))[:60]}: a key of a dict is a number, a string, or a "
                 "tuple of numbers, strings and types",
             )
             return

@@ -14,7 +14,7 @@ def prepare(inputs: dict, watch) -> Callable:
         found = []
         for total_m, groups, N, K, name in inputs["calls"]:
             key = answer(total_m, groups, N, K, getattr(torch, name))
-            found.append({"key": _plain(key), "kind": type(key).__name__, "hashes": _hashes(key)})
+            found.append({"key": _plain(key), "kind": _kind(key), "hashes": _hashes(key)})
         return found
 
     return call
@@ -25,6 +25,12 @@ def _plain(key) -> object:
     if isinstance(key, (tuple, list)):
         return [_plain(part) for part in key]
     return str(key) if isinstance(key, torch.dtype) else key
+
+
+def _kind(key) -> str:
+    """The type of a key, with what it holds that cannot be part of one."""
+    wrong = next((part for part in key if not _hashes(part)), None) if isinstance(key, tuple) else None
+    return type(key).__name__ + ("" if wrong is None else f" that holds a {_kind(wrong)}")
 
 
 def _hashes(key) -> bool:

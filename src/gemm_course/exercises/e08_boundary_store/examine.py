@@ -14,14 +14,15 @@ from gemm_course.exercises.e08_boundary_store.run import BLOCK_M, BLOCK_N, DEPTH
 from gemm_course.exercises.inputs import bounds_of, whole_numbers
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran, Written
-from gemm_course.judging.causes import ABOVE, Cause, Causes, Observed, causes_of
+from gemm_course.judging.causes import ABOVE, Cause, Causes, Observed
 from gemm_course.judging.panels import MISSING, RIGHT, WRONG, table_panel
 
 STRIP = 6  # height of a tile's row in the picture, in tokens
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Every second group, once without a tail; all of them; the empty ones alone."""
+    """Every second group, once without a tail; all of them; the empty ones alone; then a group that is larger than its
+    start, which tells wrong starts apart."""
 
     def case(sizes, groups, n, tail, dtype="float16"):
         ends = list(accumulate(sizes))
@@ -54,23 +55,17 @@ def draw(rng: random.Random) -> list[Case]:
             [4, 3, 2, 1, 0], features, rng.randint(2 * BLOCK_M, 40),
         ),
         case([long(True), 0, long(False), 0], [3, 1], 2 * BLOCK_N, 2 * BLOCK_M),
+        case([short(True), 2 * BLOCK_M + short(False), short(same)], [0, 1], 2 * BLOCK_N, 0, "float32"),
     ]  # fmt: skip
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
-    """The findings of `_compared`. If a known mistake gives this C, it replaces the guesses from single columns."""
+    """The findings of `_compared`, with the known mistakes that lead to them."""
     found = list(_compared(case, ran))
-    why = (_about_stores(ran) or _known(case, ran.outputs["C"])) if found else ""
+    seen = _about_stores(ran) if found else None
+    leads = [] if not found else [seen] if seen else _known(case, ran)
     for finding, guess in found:
-        if not why:
-            yield replace(finding, cause=guess or finding.cause)
-        else:
-            yield finding if _says(finding, why) else replace(finding, cause=(why, finding.cause))
-
-
-def _says(finding: Finding, why: Cause | str) -> bool:
-    """True if a finding has this stride in its own cause already."""
-    return any(isinstance(each, Observed) and each.event.wrong_stride == why for each in causes_of(finding.cause))
+        yield replace(finding, cause=guess or finding.cause, leads=leads)
 
 
 def _about_stores(ran: Ran) -> Cause | None:
@@ -82,7 +77,7 @@ def _about_stores(ran: Ran) -> Cause | None:
 
 
 # Mistake → (first row and column, end of rows and of columns) of what tile (j, i) of a group stores, from j, i, the
-# group's start and end, and N.
+# group's start and end, and N; where it is not 0, also the column before which nothing is stored.
 _STORES = {
     "i and j are exchanged: i counts tiles along the group, j along N": (
         lambda j, i, start, end, n: (i * BLOCK_N, start + j * BLOCK_M, n, end)
@@ -105,6 +100,21 @@ _STORES = {
     "`start` is not added: the first column of a group's tile 0 is `start`": (
         lambda j, i, start, end, n: (j * BLOCK_N, i * BLOCK_M, n, end)
     ),
+    "`start` is not added, and the mask leaves out what lies before: the first column of a group's tile 0 is `start`": (
+        lambda j, i, start, end, n: (j * BLOCK_N, i * BLOCK_M, n, end, start)
+    ),
+    "`start` counts columns, and here it is multiplied by BLOCK_M: a tile begins at start + i * BLOCK_M": (
+        lambda j, i, start, end, n: (j * BLOCK_N, (start + i) * BLOCK_M, n, end)
+    ),
+    "`start` is added twice, once in the columns and once in the pointers": (
+        lambda j, i, start, end, n: (j * BLOCK_N, 2 * start + i * BLOCK_M, n, start + end)
+    ),
+    "`start` is added to the rows of C: a group is a range of columns": (
+        lambda j, i, start, end, n: (start + j * BLOCK_N, i * BLOCK_M, n, end)
+    ),
+    "`start` is added to the rows of C, too: a group is a range of columns alone": (
+        lambda j, i, start, end, n: (start + j * BLOCK_N, start + i * BLOCK_M, n, end)
+    ),
     "the mask compares with the number of the group's columns, `end` - `start`, and not with where they end": (
         lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, end - start)
     ),
@@ -118,26 +128,36 @@ _STORES = {
         lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, start - (start - end) // BLOCK_M * BLOCK_M)
     ),
 }
+_NO_END = "no column is masked: the mask has to compare them with `end`"
+_CUT_OFF = "tiles are cut off where C ends, at `total_m`, and not where their group does, at `end`"
+_TURNED = "C is stored transposed: a feature is a row of C, ldc elements after the one before, and a token a column"
 _ROUNDED_DOWN = "the group's start is rounded down: `start` can be any number"
 
 
-def _known(case: Case, c: Written) -> str:
-    """The known mistake whose stores give exactly this C; empty without one, or with several."""
-    found = {why for why, place in _STORES.items() if _gives(case, c, place)}
+def _known(case: Case, ran: Ran) -> list[str]:
+    """The known mistakes whose stores give exactly this C."""
+    c, total = ran.outputs["C"], len(case.inputs["a"])
+    capacity = -(-case.inputs["capacity"] // BLOCK_M) * BLOCK_M
+    reaches = any(bounds_of(case.inputs["ends"])[g][0] + capacity > total for g in case.inputs["groups"])
+    unmasked = [why for why, past in ((_NO_END, reaches), (_CUT_OFF, False)) if past == _past_c(ran)]
+
+    def whole_tiles(j, i, start, end, n):
+        return j * BLOCK_N, start + i * BLOCK_M, n, total
+
+    stores = {**_STORES, **dict.fromkeys(unmasked, whole_tiles)}
+    found = [why for why, place in stores.items() if _gives(case, c, place)]
     for unit in (2, 4, 8, 16):
 
         def rounded_down(j, i, start, end, n, unit=unit):
             return j * BLOCK_N, start - start % unit + i * BLOCK_M, n, end
 
-        if not found and _gives(case, c, rounded_down):
-            return _ROUNDED_DOWN
+        if _ROUNDED_DOWN not in found and _gives(case, c, rounded_down):
+            found.append(_ROUNDED_DOWN)
     if not found and _gives(
         case, c, lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, end), turned=True
     ):
-        return (
-            "C is stored transposed: a feature is a row of C, ldc elements after the one before, and a token a column"
-        )
-    return found.pop() if len(found) == 1 else ""
+        return [_TURNED]
+    return found
 
 
 def _gives(case: Case, c: Written, place, turned: bool = False) -> bool:
@@ -150,12 +170,13 @@ def _gives(case: Case, c: Written, place, turned: bool = False) -> bool:
     for g in case.inputs["groups"]:
         start, end = bounds[g]
         for i, j in itertools.product(range(tiles_m), range(tiles_n)):
-            row, column, bottom, right = place(j, i, start, end, n)
+            row, column, bottom, right, left = (*place(j, i, start, end, n), 0)[:5]
             acc = torch.zeros(BLOCK_N, BLOCK_M, dtype=torch.float64)
             part = b[g][j * BLOCK_N : (j + 1) * BLOCK_N] @ a[start + i * BLOCK_M : start + (i + 1) * BLOCK_M].T
             acc[: part.shape[0], : part.shape[1]] = part
             wide, high = min(BLOCK_M, max(right - column, 0)), min(BLOCK_N, max(bottom - row, 0))
-            found[row : row + high, column : column + wide] = acc[:high, :wide]
+            since = min(max(left - column, 0), wide)
+            found[row : row + high, column + since : column + wide] = acc[:high, since:wide]
     found = (found.mT if turned else found)[:n, :total].to(c.values.dtype)
     return torch.equal(c.missing, torch.isnan(found)) and torch.equal(c.values[~c.missing], found[~c.missing])
 

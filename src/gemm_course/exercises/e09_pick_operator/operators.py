@@ -76,11 +76,28 @@ def _area_of(each, sizes, columns):
     return score(each, sizes, columns)[0], -down * across
 
 
+def _floored(each, sizes, columns):
+    """As `score`, but with the quotient of a group's rows, or of the columns, rounded down."""
+    down, across = block(each)
+    area = sum(size // down for size in sizes) * -(-columns // across) * down * across
+    return area, -reuse(down, across)
+
+
+def _columns_floored(each, sizes, columns):
+    down, across = block(each)
+    return sum(-(-size // down) for size in sizes) * (columns // across) * down * across, -reuse(down, across)
+
+
 # Likely wrong rules (the least is picked), and their description after "it would be the one if".
 MISTAKES: dict[str, tuple[Callable, str]] = {
     # K is less than a block's columns in every draw, as 1 is.
     "depth": (lambda each, sizes, columns: score(each, sizes, 1), "K were N: mat_b is (G, K, N)"),
     "first": (lambda each, sizes, columns: 0, "the first that fits were taken, whatever it computes"),
+    "floored": (_floored, "a group's rows were rounded down to whole blocks (`//`), and not up: a last block counts"),
+    "columns floored": (
+        _columns_floored,
+        "columns were rounded down to whole blocks (`//`), and not up: a last block counts",
+    ),
     "total": (
         lambda each, sizes, columns: score(each, [sum(sizes)], columns),
         "rows were rounded up all together, and not group by group",

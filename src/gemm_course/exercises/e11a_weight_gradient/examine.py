@@ -9,13 +9,14 @@ from itertools import accumulate
 import torch
 
 from gemm_course.exercises import token_sums
-from gemm_course.exercises.e11a_weight_gradient.run import BLOCK
+from gemm_course.exercises.e11a_weight_gradient.run import BLOCK_K, BLOCK_M, BLOCK_N
 from gemm_course.exercises.inputs import bounds_of, whole_numbers
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran, Written
 from gemm_course.judging.causes import BELOW, Causes, Observed, Words
 from gemm_course.judging.panels import panel
 
+TILE = BLOCK_K, BLOCK_N
 CHECKS = ("tokens", "tail", "empty", "rounding", "once")
 
 
@@ -24,7 +25,7 @@ def draw(rng: random.Random) -> list[Case]:
 
     def case(sizes, k, n):
         ends = list(accumulate(sizes))
-        total = ends[-1] + rng.randint(BLOCK, BLOCK + 8)
+        total = ends[-1] + rng.randint(BLOCK_M, BLOCK_M + 8)
         # No zeros: every missing or additional token changes a sum. Most sums pass 2048, from where float16 holds no
         # odd numbers; none passes float16's largest number.
         a, b = (whole_numbers(rng, *shape, low=9, high=31) for shape in ((k, total), (total, n)))
@@ -34,12 +35,12 @@ def draw(rng: random.Random) -> list[Case]:
         return Case(inputs, CHECKS, label=label)
 
     def part():
-        return token_sums.part(rng, BLOCK)
+        return token_sums.part(rng, BLOCK_M)
 
     return [
-        case([BLOCK + part(), 2 * BLOCK + part(), 1], part(), BLOCK),
-        case(token_sums.group_sizes(rng, BLOCK), BLOCK + part(), part()),
-        case([0] * rng.randint(2, 3), part(), BLOCK + part()),
+        case([BLOCK_M + part(), 2 * BLOCK_M + part(), 1], part(), BLOCK_N),
+        case(token_sums.group_sizes(rng, BLOCK_M), BLOCK_K + part(), part()),
+        case([0] * rng.randint(2, 3), part(), BLOCK_N + part()),
     ]
 
 
@@ -51,12 +52,14 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     k, c = len(a), ran.outputs["C"]
     groups = [c.part(slice(g * k, (g + 1) * k), slice(None), f"C[{g}]") for g in range(len(bounds))]
     pictures = [
-        panel(each, want[g].half(), (BLOCK, BLOCK), f"C[{g}]") for g, each in enumerate(groups)
+        panel(each, want[g].half(), TILE, f"C[{g}]") for g, each in enumerate(groups)
     ]  # fmt: skip
     filled = [g for g, (start, end) in enumerate(bounds) if start < end]
     if token_sums.held_before(c).all() and filled:
         cause = Words("C is NaN everywhere. It held NaN before: store the result, do not add to C")
-        if diagnosis.wrong_stride(ran):
+        if undefined := token_sums.explain_undefined(ran, wrong=True):
+            cause = Words("C is NaN everywhere", because=undefined[1])
+        elif diagnosis.wrong_stride(ran):
             text = "C is NaN everywhere, from what was read outside of A and B"
             cause = Words(text, because=diagnosis.loads_outside(ran))
         yield Finding("*", cause, pictures)
@@ -66,9 +69,14 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         return
     wrong = [g for g in filled if not torch.equal(groups[g].values, want[g].half())]
     check, why = _why(ran, groups, want, parts, bounds, wrong) if wrong else (None, "")
+    undefined = token_sums.explain_undefined(ran, bool(wrong))
+    if undefined and undefined[0] == "ends":
+        check, why = "tokens", undefined[1]
     if check == "*":
         yield Finding("*", why, pictures)
         return
+    if undefined and undefined[0] != "ends":
+        yield Finding("tail", undefined[1], pictures)
     yield from _touched(case, ran, pictures)
     in_loop = int(c.counts.max()) > 1
     empty = [g for g in range(len(bounds)) if g not in filled]
@@ -82,11 +90,9 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
 
 def _touched(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
-    """Accesses outside of the matrices, loads without `other=`, elements stored twice."""
+    """Accesses outside of the matrices, elements stored twice."""
     for event in ran.events:
-        if event.kind == "undefined":
-            yield Finding("tail", Observed(event), pictures)
-        elif event.matrix == "ends":
+        if event.matrix == "ends" and event.kind != "undefined":
             yield Finding("tokens", token_sums.explain_table(event), pictures)
         elif event.kind in ("load", "store"):
             yield Finding("once", Observed(event), pictures)
@@ -105,11 +111,17 @@ def _why(ran: Ran, groups: list[Written], want, parts, bounds: list, wrong: list
     order = token_sums.most_telling_first(wrong, bounds)
     finite = [g for g in order if not torch.isnan(groups[g].values).any()]
     g = (finite or order)[0]
-    got, tiles = groups[g].values, diagnosis.tiles(groups[g], want[g].half(), (BLOCK, BLOCK))
+    got, tiles = groups[g].values, diagnosis.tiles(groups[g], want[g].half(), TILE)
     if stride := diagnosis.wrong_stride(ran):
         return "tokens", (tiles, stride)
     if not finite and not groups[g].missing.any():
         return "tail", (tiles, "the rows after the last group hold NaN, and a block adds some of them")
+    twice = range((len(groups) + 1) // 2)
+    if len(groups) > 2 and all(torch.equal(groups[2 * g].values, want[g].half()) for g in twice):
+        return "tokens", (
+            tiles,
+            "this is stored g groups too far: `c_ptr` is C[g]'s first element, with g in it already",
+        )
     if groups[g].missing.any():
         return "tokens", (tiles, "is each tile of C stored, to its last row and column?")
     if all((groups[each].values == 0).all() for each in wrong):
@@ -120,10 +132,13 @@ def _why(ran: Ran, groups: list[Written], want, parts, bounds: list, wrong: list
     close = ((got.double() - want[g]).abs() <= want[g] / 128).all()
     for each in finite:
         if found := token_sums.range_of_sum(groups[each].values, parts):
-            tail, why = token_sums.explain_range(found, bounds, each, BLOCK)
-            tiles = diagnosis.tiles(groups[each], want[each].half(), (BLOCK, BLOCK))
+            tail, why = token_sums.explain_range(found, bounds, each, BLOCK_M)
+            tiles = diagnosis.tiles(groups[each], want[each].half(), TILE)
             return "tail" if tail else "tokens", (tiles, why)
-    if why := token_sums.explain_rounding(got, [block.sum(0) for block in part.split(BLOCK)]):
+        others = {"BLOCK_K": BLOCK_K, "BLOCK_N": BLOCK_N}
+        if why := token_sums.explain_step(groups[each].values, parts[slice(*bounds[each])], BLOCK_M, others):
+            return "tokens", (diagnosis.tiles(groups[each], want[each].half(), TILE), why)
+    if why := token_sums.explain_rounding(got, [block.sum(0) for block in part.split(BLOCK_M)]):
         return "rounding", (tiles, why)
     if close:
         return "rounding", (
@@ -133,15 +148,13 @@ def _why(ran: Ran, groups: list[Written], want, parts, bounds: list, wrong: list
         )
     if why := _twice(got, part):
         return "tokens", (tiles, why)
-    if _turned(groups, want):
-        return "tokens", (tiles, "this is a transposed tile: rows of C[g] are rows of A, its columns are those of B")
     filled = [(part, right.half()) for part, right in zip(groups, want) if right.any()]
-    return "tokens" if any(diagnosis.right_as_written(*each, (BLOCK, BLOCK)) for each in filled) else "*", tiles
+    return "tokens" if any(diagnosis.right_as_written(*each, TILE) for each in filled) else "*", tiles
 
 
 def _twice(got, parts) -> str:
     """A message if blocks were added more than once; empty otherwise."""
-    blocks = [block.sum(0) for block in parts.split(BLOCK)]
+    blocks = [block.sum(0) for block in parts.split(BLOCK_M)]
     again = torch.zeros_like(blocks[0])
     for block in blocks:
         again = 2 * again + block
@@ -152,11 +165,3 @@ def _twice(got, parts) -> str:
     if torch.equal(got, (2 * sum(blocks)).half()):
         return "this is twice the sum: everything was added two times"
     return ""
-
-
-def _turned(groups: list[Written], want) -> bool:
-    """True if the first tile of every group is its transpose, as far as both are in C."""
-    k, n = (min(extent, BLOCK) for extent in want.shape[1:])
-    small = min(k, n)
-    got = torch.stack([each.values[:small, :small] for each in groups])
-    return torch.equal(got, want[:, :small, :small].mT.half())

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-BLOCK = 16  # rows, columns and depth: a transposed tile has the right shape, so only its numbers show the mistake
+BLOCK_K, BLOCK_N, BLOCK_M = 32, 64, 16  # rows, columns, tokens: all different, so that one for another shows
 
 
 @triton.jit
@@ -35,11 +35,11 @@ def prepare(inputs: dict, watch) -> Callable:
     a, b = watch.matrix("A", inputs["a"]), watch.matrix("B", inputs["b"], room=8)
     c = watch.output("C", (groups * k, n), torch.float16)
     ends = watch.table("ends", torch.tensor(inputs["ends"], dtype=torch.int32))
-    grid = (groups * triton.cdiv(k, BLOCK) * triton.cdiv(n, BLOCK),)
+    grid = (groups * triton.cdiv(k, BLOCK_K) * triton.cdiv(n, BLOCK_N),)
     strides = a.stride(0), b.stride(0), c.stride(0)
 
     def call(answer) -> None:
-        weight_gradient_kernel[grid](a, b, c, ends, k, n, *strides, answer, BLOCK, BLOCK, BLOCK)
+        weight_gradient_kernel[grid](a, b, c, ends, k, n, *strides, answer, BLOCK_K, BLOCK_N, BLOCK_M)
 
     return call
 
@@ -48,5 +48,5 @@ def builds(answer) -> Iterator[tuple]:
     """The builds: (kernel, types of its run-time arguments, values of the others)."""
     types = {"a_ptr": "*fp16", "b_ptr": "*fp16", "c_ptr": "*fp16", "ends_ptr": "*i32"}
     types |= dict.fromkeys(("K", "N", "lda", "ldb", "ldc"), "i32")
-    blocks = dict.fromkeys(("BLOCK_K", "BLOCK_N", "BLOCK_M"), BLOCK)
+    blocks = {"BLOCK_K": BLOCK_K, "BLOCK_N": BLOCK_N, "BLOCK_M": BLOCK_M}
     yield weight_gradient_kernel, types, {"GRADIENT_TILE": answer.gradient_tile, **blocks}

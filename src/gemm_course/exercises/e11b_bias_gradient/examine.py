@@ -9,7 +9,7 @@ from itertools import accumulate
 import torch
 
 from gemm_course.exercises import token_sums
-from gemm_course.exercises.e11b_bias_gradient.run import BLOCK
+from gemm_course.exercises.e11b_bias_gradient.run import BLOCK_M, BLOCK_N
 from gemm_course.exercises.inputs import bounds_of, whole_numbers
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran, Written
@@ -24,7 +24,7 @@ def draw(rng: random.Random) -> list[Case]:
 
     def case(sizes, n):
         ends = list(accumulate(sizes))
-        total = ends[-1] + rng.randint(BLOCK, BLOCK + 8)
+        total = ends[-1] + rng.randint(BLOCK_M, BLOCK_M + 8)
         # A block's sum passes 2048, from where float16 holds no odd numbers.
         grad = whole_numbers(rng, total, n, low=131, high=250)
         grad[ends[-1] :] = torch.nan
@@ -32,11 +32,11 @@ def draw(rng: random.Random) -> list[Case]:
         return Case({"grad": grad, "ends": ends}, CHECKS, label=label)
 
     def part():
-        return token_sums.part(rng, BLOCK)
+        return token_sums.part(rng, BLOCK_M)
 
     return [
-        case([BLOCK + part(), 2 * BLOCK + part(), 1], BLOCK),
-        case(token_sums.group_sizes(rng, BLOCK), BLOCK + part()),
+        case([BLOCK_M + part(), 2 * BLOCK_M + part(), 1], BLOCK_N),
+        case(token_sums.group_sizes(rng, BLOCK_M), BLOCK_N + part()),
         case([0] * rng.randint(2, 3), part()),
     ]
 
@@ -47,11 +47,11 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     parts = case.inputs["grad"][: bounds[-1][1]].double()  # what each token adds
     want = torch.stack([parts[slice(*each)].sum(0) for each in bounds])
     rows = [out.part(slice(g, g + 1), slice(None), f"out[{g}]") for g in range(len(bounds))]
-    pictures = [panel(out, want, (1, BLOCK), "your out")]
+    pictures = [panel(out, want, (1, BLOCK_N), "your out")]
     filled = [g for g, (start, end) in enumerate(bounds) if start < end]
     wrong = [g for g in filled if not torch.equal(rows[g].values[0].double(), want[g])]
     writers = _writers(ran, bounds, not wrong)
-    some = any(diagnosis.right_as_written(rows[g], want[g : g + 1], (1, BLOCK)) for g in filled)
+    some = any(diagnosis.right_as_written(rows[g], want[g : g + 1], (1, BLOCK_N)) for g in filled)
     if pitch := out.wrong_pitch():
         stride = out.values.stride(0)
         text = f"the rows of out are stride_out = {stride} elements apart, and they were stored {pitch} apart"
@@ -64,13 +64,16 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         yield Finding("*", text, pictures)
         return
     check, why = (None, "") if writers or not wrong else _why(ran, rows, want, parts, bounds, wrong)
+    undefined = token_sums.explain_undefined(ran, bool(wrong))
+    if undefined and undefined[0] == "ends":
+        check, why = "sums", undefined[1]
     if check == "*" or (check and not (why or some)):
-        yield Finding("*", why or diagnosis.tiles(out, want, (1, BLOCK)), pictures)
+        yield Finding("*", why or diagnosis.tiles(out, want, (1, BLOCK_N)), pictures)
         return
+    if undefined and undefined[0] != "ends":
+        yield Finding("tail", undefined[1], pictures)
     for event in ran.events:
-        if event.kind == "undefined":
-            yield Finding("tail", Observed(event), pictures)
-        elif event.matrix == "ends":
+        if event.matrix == "ends" and event.kind != "undefined":
             yield Finding("sums", token_sums.explain_table(event), pictures)
         elif event.kind in ("load", "store"):
             yield Finding("bounds", Observed(event), pictures)
@@ -80,13 +83,15 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         yield Finding("writer", writers, pictures)
         if wrong:
             yield Finding("sums", BELOW)
+    elif idle := _idle(ran.value):
+        yield Finding("writer", idle, pictures)
     in_loop = int(out.counts.max()) > 1
     empty = [g for g in range(len(bounds)) if g not in filled]
     texts = [token_sums.explain_empty(rows[g], parts, bounds[g][0], f"group {g}", in_loop) for g in empty]
     if text := next(filter(None, texts), ""):
         yield Finding("empty", text, pictures)
     if check:
-        yield Finding(check, why or diagnosis.tiles(out, want, (1, BLOCK)), pictures)
+        yield Finding(check, why or diagnosis.tiles(out, want, (1, BLOCK_N)), pictures)
         if check != "sums" and len(wrong) == len(filled):
             yield Finding("sums", BELOW)
 
@@ -95,10 +100,23 @@ def _nothing(ran: Ran) -> Causes:
     """The reason if no sum was stored, or none but NaN; empty otherwise."""
     out = ran.outputs["out"]
     if token_sums.held_before(out).all():
+        if undefined := token_sums.explain_undefined(ran, wrong=True):
+            return Words("out is NaN everywhere", because=undefined[1])
         if reads := [event for event in ran.events if event.kind == "load" and event.matrix == "grad"]:
             return Words("out is NaN everywhere, from what was read outside of grad", because=Observed(reads[0]))
         return "out is NaN everywhere. It held NaN before: store the sum, do not add to out"
     return "nothing of out was written" if out.missing.all() else ""
+
+
+def _idle(value) -> str:
+    """A message about programs that store nothing; "" if each stores a sum, and on a GPU."""
+    if not isinstance(value, list) or len(value) != 2 or not all(type(each) is int for each in value):
+        return ""
+    launched, stored = value
+    if stored >= launched:
+        return ""
+    text = f"{launched} programs are launched, and {stored} of them store sums: a program has BLOCK_N columns"
+    return f"{text}, so each group needs triton.cdiv(N, BLOCK_N) programs"
 
 
 def _writers(ran: Ran, bounds: list, right: bool) -> Causes:
@@ -115,7 +133,7 @@ def _writers(ran: Ran, bounds: list, right: bool) -> Causes:
         return ""
     g, column = (out.counts == times).nonzero()[0].tolist()
     text = f"out[{g}, {column}] was stored {times} times"
-    blocks = torch.tensor([-(-(end - start) // BLOCK) for start, end in bounds])
+    blocks = torch.tensor([-(-(end - start) // BLOCK_M) for start, end in bounds])
     if right and (out.counts == blocks[:, None]).all():
         return f"{text}, once for each block of group {g}: the store belongs after the loop"
     return (
@@ -128,7 +146,7 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
     """The check that wrong sums break ("*": all), and the likely mistake, "" where none is known."""
     order = token_sums.most_telling_first(wrong, bounds)
     finite = [g for g in order if not torch.isnan(rows[g].values).any()]
-    tiles = diagnosis.tiles(rows[(finite or order)[0]], want[(finite or order)[0]][None], (1, BLOCK))
+    tiles = diagnosis.tiles(rows[(finite or order)[0]], want[(finite or order)[0]][None], (1, BLOCK_N))
     if stride := diagnosis.wrong_stride(ran):
         return "sums", (tiles, stride)
     if _axes_exchanged(rows):
@@ -147,19 +165,19 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
     if all((rows[g].values == 0).all() for g in wrong):
         return "*", (tiles, "out is 0 everywhere: nothing was added")
     for g in finite:
-        tiles = diagnosis.tiles(rows[g], want[g][None], (1, BLOCK))
+        tiles = diagnosis.tiles(rows[g], want[g][None], (1, BLOCK_N))
         if found := token_sums.range_of_sum(rows[g].values[0], parts):
-            tail, why = token_sums.explain_range(found, bounds, g, BLOCK)
+            tail, why = token_sums.explain_range(found, bounds, g, BLOCK_M)
             return "tail" if tail else "sums", (tiles, why)
+        if why := token_sums.explain_step(rows[g].values[0], parts[slice(*bounds[g])], BLOCK_M, {"BLOCK_N": BLOCK_N}):
+            return "sums", (tiles, why)
     g = finite[0]
-    tiles = diagnosis.tiles(rows[g], want[g][None], (1, BLOCK))
+    tiles = diagnosis.tiles(rows[g], want[g][None], (1, BLOCK_N))
     got, size = rows[g].values[0].double(), bounds[g][1] - bounds[g][0]
     if size > 1 and torch.allclose(got, want[g] / size, rtol=1e-6):
         average = f"this is the average of group {g}'s {size} tokens: the gradient is their sum, undivided"
         return "sums", (tiles, average)
-    if torch.equal(got, _along_columns(parts[slice(*bounds[g])])):
-        return "sums", (tiles, "these are sums over columns, one for each row of a block: rows are axis 0")
-    blocks = [block.sum(0) for block in parts[slice(*bounds[g])].split(BLOCK)]
+    blocks = [block.sum(0) for block in parts[slice(*bounds[g])].split(BLOCK_M)]
     if why := token_sums.explain_rounding(rows[g].values[0], blocks):
         return "float32", (tiles, why)
     if ((got - want[g]).abs() <= want[g] / 128).all():
@@ -174,15 +192,7 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
 def _axes_exchanged(rows: list[Written]) -> bool:
     """True if what was written is that of a grid whose axes are exchanged."""
     groups, n = len(rows), rows[0].missing.shape[1]
-    blocks = -(-n // BLOCK)
+    blocks = -(-n // BLOCK_N)
     written = torch.zeros(groups, n, dtype=torch.bool)
-    written[:blocks, : groups * BLOCK] = True
+    written[:blocks, : groups * BLOCK_N] = True
     return groups != blocks and torch.equal(torch.cat([~each.missing for each in rows]), written)
-
-
-def _along_columns(part: torch.Tensor) -> torch.Tensor:
-    """The result of sums along the wrong axis of each block: the element of row r, in the place of column r."""
-    size, n = part.shape
-    whole = torch.zeros(-(-size // BLOCK) * BLOCK, -(-n // BLOCK) * BLOCK, dtype=part.dtype)
-    whole[:size, :n] = part
-    return whole.view(-1, BLOCK, whole.shape[1] // BLOCK, BLOCK).sum((0, 3)).T.flatten()[:n]

@@ -66,7 +66,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     parts = {g: c.part(slice(g * max_m, g * max_m + sizes[g]), slice(None), f"C[{g}]") for g in filled}
     pictures = [panel(parts[g], want[g], (BLOCK, BLOCK), f"C[{g}]") for g in filled]
     wrong = [g for g in filled if not torch.equal(parts[g].values, want[g])]
-    found = _why(case, parts, sums, want, wrong) if wrong else []
+    undefined = any(event.kind == "undefined" for event in ran.events)
+    found = _why(case, parts, sums, want, wrong, undefined) if wrong else []
     if wrong and any(event.matrix == "scale_b" and event.kind == "load" for event in ran.events):
         found = [("token", BELOW)]
     for check, why in found:
@@ -102,7 +103,9 @@ def _past_the_rows(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Findi
         yield Finding("rows", diagnosis.stores_outside(ran), pictures)
 
 
-def _why(case: Case, parts: dict, sums: dict, want: dict, wrong: list[int]) -> list[tuple[str, Causes]]:
+def _why(
+    case: Case, parts: dict, sums: dict, want: dict, wrong: list[int], undefined: bool
+) -> list[tuple[str, Causes]]:
     """(check, cause) for each check that a wrong C breaks, with the likely mistake; "*": all of them."""
     tiles, scale_b = diagnosis.tiles(parts[wrong[0]], want[wrong[0]], (BLOCK, BLOCK)), case.inputs["scale_b"].double()
     if all(part.missing.all() for part in parts.values()):
@@ -113,7 +116,7 @@ def _why(case: Case, parts: dict, sums: dict, want: dict, wrong: list[int]) -> l
     def gave(results) -> bool:
         return all(parts[g].values.allclose(results(g).half(), rtol=0, atol=0, equal_nan=True) for g in parts)
 
-    for checks, why, scales in _likely_scales(case):
+    for checks, why, scales in _likely_scales(case, undefined):
         if gave(lambda g, scales=scales: sums[g] * scales(g)):
             return [(check, (tiles, why)) for check in checks]
     for check, name in (("token", "tokens' scales were"), ("group", "group's scale was")):
@@ -150,7 +153,13 @@ def _token_scales(case: Case, g: int, first: int | None = None) -> Tensor:
     return torch.cat([table.flatten()[first:], past_the_end])[:size].double()
 
 
-def _likely_scales(case: Case) -> Iterator[tuple]:
+def _below_size(case: Case, g: int, outside: float) -> Tensor:
+    """The scales of a group's rows if those are masked off that are not below the group's size, counted over all."""
+    rows = g * case.inputs["scale_a"].shape[1] + torch.arange(case.inputs["sizes"][g])
+    return torch.where(rows < case.inputs["sizes"][g], _token_scales(case, g), outside)
+
+
+def _likely_scales(case: Case, undefined: bool) -> Iterator[tuple]:
     """(checks that break, message, what each group's sums are multiplied by) of mistakes with scales."""
     table = case.inputs["scale_b"].double()
 
@@ -180,6 +189,16 @@ def _likely_scales(case: Case) -> Iterator[tuple]:
         ),
         lambda g: _token_scales(case, g, 0)[:, None] * table[g],
     )
+    # What a masked element counts as: NaN, if nothing says so.
+    for outside in (0.0, *([torch.nan] if undefined else [])):
+        yield (
+            ("token",),
+            (
+                "the mask compares `rows`, counted over the room of all groups, with `size`, the rows of one: `local` "
+                "counts in the group"
+            ),
+            lambda g, outside=outside: _below_size(case, g, outside)[:, None] * table[g],
+        )
     sizes, steps = case.inputs["sizes"], dict(zip(("N", "K"), case.inputs["b"].shape[1:]))
     firsts = {f"g * {name}": [g * step for g in range(len(sizes))] for name, step in steps.items()}
     firsts["g * size"] = [g * size for g, size in enumerate(sizes)]

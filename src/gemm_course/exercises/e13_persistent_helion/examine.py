@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import NamedTuple
 
 from gemm_course.exercises.e13_persistent_helion.language import BLOCK_M, BLOCK_N
@@ -315,6 +315,11 @@ def _explain(case: Case, groups, got, want, panels) -> Iterator[Finding]:
     for check, why, dealing in _DEALINGS:
         if got == dealing(groups, workers):
             yield Finding(check, Words(_difference(got, want), because=why), panels)
+            return
+    for order in permutations(range(3)):
+        if [[tuple(tile[at] for at in order) for tile in line] for line in got] == want:
+            why = "COMPUTE_TILE takes `row`, `end` and `col` in this order, and here they are exchanged"
+            yield Finding("place", Words(_difference(got, want), because=why), panels)
             return
     every = _flat(groups)
     if not any(got):

@@ -11,8 +11,28 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-BLOCK_M, BLOCK_N = 16, 8
+_BLOCKS = BLOCK_M, BLOCK_N = 16, 8
+_INDEX = "Helion takes no single number out of a tensor by an index: torch.amax(…) gives the largest"
+_NUMBER = "Helion compiles this for a GPU, where a tensor's value is no Python number: hl.grid takes the tensor itself"
 MOST_TURNS = 20_000  # of all loops together
+
+
+class Values(Tensor):
+    """A tensor as it is while Helion reads a kernel: its values are not known, so nothing asks for one.
+
+    What torch computes of it is of this class, too.
+    """
+
+    def _refuse(self, *_):
+        raise TypeError(_NUMBER)
+
+    __int__ = __index__ = __float__ = __bool__ = __iter__ = item = tolist = _refuse
+
+    def __getitem__(self, index):
+        for each in index if isinstance(index, tuple) else (index,):
+            if each is not None and each is not Ellipsis and not isinstance(each, (slice, Tensor)):
+                raise TypeError(_INDEX)
+        return super().__getitem__(index)
 
 
 class Language:
@@ -78,22 +98,45 @@ class Language:
 LANGUAGE = Language()
 
 
+def counting(*bounds):
+    """``range``, which Helion takes for ``hl.grid`` where a bound is a tensor."""
+    return LANGUAGE.grid(*bounds) if any(isinstance(each, Tensor) for each in bounds) else range(*bounds)
+
+
 def COUNT_TILE_ROWS(group_offsets: Tensor, WIDTH: int, BLOCK_M: int) -> tuple[Tensor, Tensor]:
     """As the notebook's: the end of each group, and the tile rows up to there; both repeat after the last group."""
     groups, G = torch.arange(WIDTH), group_offsets.size(0) - 1
     starts, ends = (group_offsets[torch.clamp(groups + shift, 0, G)] for shift in (0, 1))
     tile_rows = torch.div(ends - starts + BLOCK_M - 1, BLOCK_M, rounding_mode="trunc")
-    return ends, tile_rows.cumsum(0).to(torch.int32)
+    return ends.as_subclass(Values), tile_rows.cumsum(0).to(torch.int32).as_subclass(Values)
+
+
+class Operand(Tensor):
+    """A matrix that an answer only passes on; ``name`` is its parameter's."""
+
+    name = ""
+
+
+def operand(name: str, *shape: int) -> Operand:
+    """A matrix of zeros with a name."""
+    found = torch.zeros(shape).as_subclass(Operand)
+    found.name = name
+    return found
 
 
 def COMPUTE_TILE(A_packed, B, out, row, end, col, BLOCK_M, BLOCK_N) -> None:
-    """Note the tile. Learners see its name in Python's messages."""
+    """Note the tile. Learners see its name in Python's messages. Raises TypeError if arguments are exchanged."""
+    given = [getattr(each, "name", "another") for each in (A_packed, B, out)]
+    if given != ["A_packed", "B", "out"]:
+        raise TypeError(f"COMPUTE_TILE takes A_packed, B, out in this order, and was given {', '.join(given)}")
+    if (BLOCK_M, BLOCK_N) != _BLOCKS:
+        raise TypeError(f"COMPUTE_TILE takes BLOCK_M, BLOCK_N last, {_BLOCKS}, and was given {(BLOCK_M, BLOCK_N)}")
     LANGUAGE.compute(row, end, col)
 
 
 def _number(value) -> int | str:
     if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
+        value = value.as_subclass(Tensor).item()
     if type(value) is int and abs(value) < 2**31:
         return value
     return f"a {type(value).__name__}"

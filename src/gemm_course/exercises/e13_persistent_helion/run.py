@@ -12,9 +12,12 @@ from gemm_course.exercises.e13_persistent_helion.language import (
     COMPUTE_TILE,
     COUNT_TILE_ROWS,
     LANGUAGE,
+    counting,
+    operand,
 )
 
-GIVEN = {"hl": LANGUAGE}  # what an answer's process has in place of `import helion.language as hl`
+# What an answer's process has in place of `import helion.language as hl`, and of what Helion makes of Python's own.
+GIVEN = {"hl": LANGUAGE, "range": counting}
 
 
 def prepare(inputs: dict, watch) -> Callable:
@@ -22,7 +25,7 @@ def prepare(inputs: dict, watch) -> Callable:
     offsets = torch.tensor([0, *inputs["sizes"]]).cumsum(0).to(torch.int32)
     total_m, N = int(offsets[-1]), inputs["N"]
     width = max(2, 1 << (len(inputs["sizes"]) - 1).bit_length())
-    operands = torch.zeros(total_m, 1), torch.zeros(1, N), offsets, torch.zeros(total_m, N)
+    operands = operand("A_packed", total_m, 1), operand("B", 1, N), offsets, operand("out", total_m, N)
 
     def call(answer) -> dict:
         LANGUAGE.start()

@@ -75,6 +75,38 @@ def test_numbers_that_are_none_come_back_as_names():
 
 def test_tile_rows_are_counted_and_repeat():
     ends, tile_rows = COUNT_TILE_ROWS(torch.tensor([0, 0, 17, 17, 49]), 8, 16)
+    ends, tile_rows = (each.as_subclass(torch.Tensor) for each in (ends, tile_rows))
     assert ends.tolist() == [0, 17, 17, 49, 49, 49, 49, 49]
     assert tile_rows.tolist() == [0, 2, 2, 4, 4, 4, 4, 4]
     assert language.BLOCK_M != language.BLOCK_N
+
+
+def as_in_a_kernel():
+    return torch.tensor([2, 5]).as_subclass(language.Values)
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda values: int(torch.amax(values)), "no Python number"),
+        (lambda values: torch.amax(values).item(), "no Python number"),
+        (lambda values: range(torch.amax(values * 2)), "no Python number"),
+        (lambda values: [*values], "no Python number"),
+        (lambda values: bool(values[None, :].sum() > 3), "no Python number"),
+        (lambda values: values.tolist(), "no Python number"),
+        (lambda values: (values + 1)[-1], "by an index"),
+        (lambda values: values[0], "by an index"),
+    ],
+)
+def test_what_helion_refuses_is_refused(ask, says):
+    with pytest.raises(TypeError, match=says):
+        ask(as_in_a_kernel())
+
+
+def test_what_helion_takes_is_taken():
+    values = as_in_a_kernel()
+    assert torch.equal(values[None, :].as_subclass(torch.Tensor), torch.tensor([[2, 5]]))
+    assert list(Language().grid(torch.amin(values))) == [0, 1]
+    language.LANGUAGE.start()
+    assert list(language.counting(1, torch.amax(values), 2)) == [1, 3]
+    assert language.counting(3) == range(3)
