@@ -227,11 +227,9 @@ class Watch:
             self._descriptors_place = int(descriptor.base.data.item()), [int(each.data.item()) for each in offsets]
             return self._descriptors_pointers, mask
 
-        wrappers = [
-            (InterpreterBuilder, name, wrapper)
-            for name, wrapper in zip(_WRAPPED, (masked_load, masked_store, atomic_rmw, atomic_cas))
-        ]
-        for owner, name, wrapper in (*wrappers, (TensorDescHandle, "materialize_pointers", materialize_pointers)):
+        ours = (masked_load, masked_store, atomic_rmw, atomic_cas)
+        of_builder = [(InterpreterBuilder, *each) for each in zip(_WRAPPED, ours)]
+        for owner, name, wrapper in (*of_builder, (TensorDescHandle, "materialize_pointers", materialize_pointers)):
             self._undo.append((owner, name, getattr(owner, name)))
             setattr(owner, name, wrapper)
         return self

@@ -8,7 +8,6 @@ import torch
 from course_kernels import deepgemm, grouped_mm, scaled_grouped_mm
 from course_kernels.engine import plans
 from course_kernels.engine.checks import check_num_sms
-from course_kernels.validation import check_flags, transposed_hint
 
 A, B, OFFS = torch.zeros(6, 8), torch.zeros(2, 8, 4), torch.tensor([2, 6])
 
@@ -64,16 +63,3 @@ def test_products_of_float8_and_of_counted_rows_are_planned_for_it(planned):
     half = torch.zeros(2, 3, 8).half()
     deepgemm(half, torch.zeros(2, 4, 8).half(), torch.zeros(2, 3, 4), torch.tensor([1, 2]), num_sms=6)
     assert planned == [4, 6]
-
-
-@pytest.mark.parametrize("value", ["no", 0, None, torch.tensor(True)], ids=repr)
-def test_flags_are_true_or_false(value):
-    check_flags(check=True, accumulate=False)
-    with pytest.raises(TypeError, match=r"^accumulate must be True or False, got "):
-        check_flags(check=True, accumulate=value)
-
-
-def test_a_hint_is_given_where_a_transpose_would_fit():
-    matrix = torch.empty(2, 3, 4)
-    assert transposed_hint("mat_b", matrix, 4) == ". It has K columns: pass mat_b.mT"
-    assert transposed_hint("mat_b", matrix, 3) == ""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from gemm_course.exercises.e04a_tile_walk.run import BARE, BLOCK_M, BLOCK_N, LOG, grid_of
-from gemm_course.exercises.tile_orders import about_strips, about_turns, in_strip
+from gemm_course.exercises.e04a_tile_walk.walks import Tile, Walk, explain
+from gemm_course.exercises.tile_orders import about_turns
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.causes import Causes, Words
@@ -19,10 +18,6 @@ from gemm_course.judging.sentences import counted
 
 GRIDS = [(3, 2), (2, 3), (4, 2), (2, 4), (4, 3), (3, 4)]  # none is square: exchanged coordinates leave the grid
 SHOWN = 4
-MAX_STEP = 40  # larger wrong ones have no name
-CHUNKS = "this program computes a run of neighbouring tiles; round-robin deals tiles one by one: p, p + P, p + 2P"
-
-Tile = tuple[int, int, int]  # problem, row, column
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -85,148 +80,6 @@ def draw(rng: random.Random) -> list[Case]:
     ]
 
 
-# ---- which walk gives a log
-
-
-def _quotient(a: int, b: int) -> int:
-    return int(a / b)  # rounds towards zero, as integer division does on a GPU
-
-
-def _rest(a: int, b: int) -> int:
-    return int(math.fmod(a, b))
-
-
-# Mistake ("": none) → (row, column) from a tile's number in its problem and in all, and the grid of the problem.
-_PLACES: dict[str, Callable] = {
-    "": lambda own, tile, rows, cols: (_rest(own, rows), _quotient(own, rows)),
-    "this counts row by row; column by column means that the row changes from tile to tile": (
-        lambda own, tile, rows, cols: (_quotient(own, cols), _rest(own, cols))
-    ),
-    "row and column are exchanged": lambda own, tile, rows, cols: (_quotient(own, rows), _rest(own, rows)),
-    "a column has as many tiles as the problem has tile rows; this divides by the number of columns": (
-        lambda own, tile, rows, cols: (_rest(own, cols), _quotient(own, cols))
-    ),
-    "the tiles of the problems before are not subtracted": (
-        lambda own, tile, rows, cols: (_rest(tile, rows), _quotient(tile, rows))
-    ),
-    "the tiles of the problems before are not subtracted, and this counts row by row": (
-        lambda own, tile, rows, cols: (_quotient(tile, cols), _rest(tile, cols))
-    ),
-    **{
-        about_strips(height): (lambda own, tile, rows, cols, height=height: in_strip(own, rows, cols, height))
-        for height in (2, 3, 4, 6, 8, 16, 32, 64)
-    },
-    "rows and columns are counted in tiles; these are multiplied by BLOCK_M and BLOCK_N": (
-        lambda own, tile, rows, cols: (_rest(own, rows) * BLOCK_M, _quotient(own, rows) * BLOCK_N)
-    ),
-}
-
-
-class _Walk(NamedTuple):
-    """A way to walk; by default the right one."""
-
-    step: int
-    place: str = ""
-    grids: Sequence[tuple[int, int]] = ()
-    late: int = 0  # tiles by which a problem's end is missed
-    forgets: bool = False  # counts only the tiles of the last problem as passed
-    counts: bool = True  # counts tiles as passed at all
-    returns: bool = False  # restarts at the program's first tile in each problem
-    leaves: bool = False  # computes at most one tile in each problem
-    wastes: bool = False  # steps on in a turn without a tile, too
-    short: bool = False  # counts passed tiles in 8 bits
-    jumps: int = 0  # goes on, without counting, from a problem whose tiles times this are not more than the programs
-    drifts: bool = False  # counts the tiles of a problem up to the program's own as passed
-    why: str = ""
-
-    def logs(self, programs: int) -> list[list[Tile]]:
-        """Every program's tiles, in order."""
-        return [self._log(program, programs) for program in range(programs)]
-
-    def _log(self, program: int, programs: int) -> list[Tile]:
-        tile, passed, found = program, 0, []
-        for g, (rows, cols) in enumerate(self.grids):
-            tile, before = program if self.returns else tile, len(found)
-            while tile < passed + rows * cols + self.late:
-                found.append((g, *_PLACES[self.place](tile - passed, tile, rows, cols)))
-                tile += self.step
-                if self.leaves:
-                    break
-            if self.wastes and len(found) == before:
-                tile += self.step
-            if self.jumps and len(found) > before and self.jumps * rows * cols <= programs:
-                continue
-            if self.drifts:
-                passed = tile
-            elif self.counts:
-                passed = rows * cols if self.forgets else passed + rows * cols
-            if self.short:
-                passed = (passed + 128) % 256 - 128
-        return found
-
-
-def _chunks(grids, programs: int, apart: bool) -> list[list[Tile]]:
-    """Logs if every program gets neighbouring tiles: of all problems together, or of each ``apart``."""
-    tiles = [[(g, *_PLACES[""](own, own, *grid)) for own in range(math.prod(grid))] for g, grid in enumerate(grids)]
-    logs: list[list[Tile]] = [[] for _ in range(programs)]
-    for part in tiles if apart else [list(itertools.chain(*tiles))]:
-        share = -(-len(part) // programs)
-        for program, line in enumerate(logs):
-            line += part[program * share : (program + 1) * share]
-    return logs
-
-
-def _explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> _Walk | None:
-    """The known walk that computes the tiles of these logs; None without one."""
-    grids, programs = [grid_of(size) for size in problems], len(logs)
-    total = sum(rows * cols for rows, cols in grids)
-    # No step larger than `total` is tried: from any tile, `total` already leads past the last one.
-    steps = [programs, *(step for step in (*range(1, min(total, MAX_STEP + 1)), total) if step != programs)]
-    whole = [(m // BLOCK_M, n // BLOCK_N) for m, n, _ in problems]
-    turned = [(-(-m // BLOCK_N), -(-n // BLOCK_M)) for m, n, _ in problems]
-    walks = [_Walk(step, place, grids) for place in _PLACES for step in steps]
-    right = walks[0]
-    depths = [(rows, -(-size[2] // BLOCK_N)) for (rows, _), size in zip(grids, problems)]
-    high = [(-(-size[2] // BLOCK_M), cols) for (_, cols), size in zip(grids, problems)]
-    walks += [
-        right._replace(grids=depths, why="a row of the table is M, N, K; this takes K for N"),
-        right._replace(grids=high, why="a row of the table is M, N, K; this takes K for M"),
-        right._replace(short=True, why="tiles are counted in 8 bits, whose largest number is 127"),
-        right._replace(wastes=True, why="`tile` steps on also when no tile is computed, so a turn is lost"),
-        right._replace(grids=whole, why="a boundary tile counts as a tile: round the number of tiles up"),
-        right._replace(grids=turned, why=f"a tile has BLOCK_M = {BLOCK_M} rows and BLOCK_N = {BLOCK_N} columns"),
-        right._replace(
-            late=-1, why="the end of a problem is one too small: its last tile is the one before `passed` + its tiles"
-        ),
-        right._replace(late=1, why="one too many, as `<=` in place of `<` gives"),
-        right._replace(forgets=True, why="`passed` counts the tiles of all problems before, not of one"),
-        right._replace(counts=False, why="`passed` stays 0: a problem's tiles are added to it when they are passed"),
-        right._replace(
-            counts=False,
-            returns=True,
-            why="this starts again at 0 in each problem; turns continue from problem to problem",
-        ),
-        right._replace(
-            returns=True,
-            why="this begins each problem with the program's very first tile; keep `tile` from problem to problem",
-        ),
-        right._replace(
-            drifts=True, why="`passed` grows by all tiles of a problem; `own` is another number in each program"
-        ),
-        *(
-            right._replace(
-                jumps=jumps,
-                why="this goes on to the next problem after a tile, and does not add the last one's tiles to `passed`",
-            )
-            for jumps in (1, 2, 3, 4)
-        ),
-        right._replace(leaves=True, why="this moves on to the next problem after every tile"),
-    ]
-    found = next((walk for walk in walks if walk.logs(programs) == logs), None)
-    chunks = found is None and any(_chunks(grids, programs, apart) == logs for apart in (False, True))
-    return right._replace(why=CHUNKS) if chunks else found
-
-
 # ---- findings
 
 
@@ -234,7 +87,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     """Compare every program's log with its turns; where they differ, look for a walk that explains the log."""
     problems, programs, check = case.inputs["problems"], case.inputs["programs"], case.checks[0]
     grids, logs = [grid_of(size) for size in problems], _read(ran, LOG)
-    want = _Walk(programs, grids=grids).logs(programs)
+    want = Walk(programs, grids=grids).logs(programs)
     picture = _pictures(grids, logs, want)
     bare = _read(ran, BARE) if BARE in ran.outputs else []
     if any(want) and not any(logs) and not any(bare):
@@ -246,7 +99,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         if logs != want and (cause := _about_empty(problems, logs, bare)):
             yield Finding(check, cause, picture)
     elif logs != want:
-        walk = _explain(problems, logs)
+        walk = explain(problems, logs)
         found = _about_programs(walk, logs, want) if check == "programs" else _about_walk(walk, grids, logs, want)
         for name, cause in found:
             yield Finding(name, cause, picture)
@@ -262,7 +115,7 @@ def _read(ran: Ran, name: str) -> list[list[Tile]]:
     ]
 
 
-def _about_walk(walk: _Walk | None, grids, logs, want) -> Iterator[tuple[str, Causes]]:
+def _about_walk(walk: Walk | None, grids, logs, want) -> Iterator[tuple[str, Causes]]:
     """(check, cause) of every property that a wrong walk breaks."""
     because = walk.why if walk else ""
     wrong_count = _about_count(grids, logs, want)
@@ -271,7 +124,7 @@ def _about_walk(walk: _Walk | None, grids, logs, want) -> Iterator[tuple[str, Ca
     if walk is None and (found := _about_order(logs, want)):
         yield found
     elif walk is None:
-        number = {tile: i for i, tile in enumerate(_Walk(1, grids=grids).logs(1)[0])}
+        number = {tile: i for i, tile in enumerate(Walk(1, grids=grids).logs(1)[0])}
         found = [[number.get(tile, -1) for tile in line] for line in logs]
         if any(line != sorted(set(line)) or line[:1] == [-1] for line in found):
             yield "place", "not judged, since the tiles are not in an order that counting could give"
@@ -316,7 +169,7 @@ def _about_order(logs, want) -> tuple[str, Causes] | None:
     return check, Words(_difference(logs, want), because=f"{why}{rule}")
 
 
-def _about_step(walk: _Walk, logs, want) -> Words:
+def _about_step(walk: Walk, logs, want) -> Words:
     """The cause for a step that differs from the number of programs."""
     program = next(p for p, (line, should) in enumerate(zip(logs, want)) if len(line) != len(should))
     does, turns = (_numbers(program, step, len(line[program]))
@@ -328,7 +181,7 @@ def _about_step(walk: _Walk, logs, want) -> Words:
     return Words(text + rule)
 
 
-def _about_programs(walk: _Walk | None, logs, want) -> Iterator[tuple[str, Causes]]:
+def _about_programs(walk: Walk | None, logs, want) -> Iterator[tuple[str, Causes]]:
     """(check, cause): a step by another number of programs, a wrong share, or another mistake."""
     if walk is None and (found := _about_order(logs, want)):
         yield found
