@@ -100,7 +100,7 @@ def wants_grad(*tensors) -> bool:
     """Whether a gradient may be asked of a product of these."""
     if is_grad_enabled():
         for tensor in tensors:
-            if tensor is not None and getattr(tensor, "requires_grad", False) is True:  # the class has a property there
+            if tensor is not None and getattr(tensor, "requires_grad", False) is True:  # of a class it is a descriptor
                 return True
     return False
 

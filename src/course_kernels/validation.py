@@ -26,7 +26,8 @@ def check_flags(**flags) -> None:
 
 
 def transposed_hint(name: str, matrix: Tensor, depth: int | torch.SymInt) -> str:
-    """What to do about an operand (..., K, N) that has K where N should be; nothing where it does not."""
+    """The end of an error message about an operand (..., K, N): if its last extent equals K, it is probably stored
+    transposed, and the text says so. Otherwise empty."""
     columns = matrix.shape[-1]
     plain = not isinstance(columns, torch.SymInt) and not isinstance(depth, torch.SymInt)
     return f". It has K columns: pass {name}.mT" if plain and columns == depth else ""

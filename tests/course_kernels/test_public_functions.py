@@ -1,4 +1,4 @@
-"""What holds for every public function alike, whatever it computes."""
+"""Rules for every public function: torch's defaults change nothing, flags are bool, tensors are dense."""
 
 from __future__ import annotations
 

@@ -286,9 +286,7 @@ def _resolve_config(
         alone=_leaves_sms(problem.options.num_sms, device),
     )  # fmt: skip
     launched = chosen.config if wanted is None else wanted.applied(chosen.config)
-    log_choice(problem, "triton", launched, chosen.us, chosen.why)
-    if wanted is None:
-        return launched
-    if reason := launched.valid_for(kind.kernel, *sizes, **limits):
+    if wanted is not None and (reason := launched.valid_for(kind.kernel, *sizes, **limits)):
         raise ValueError(f"config does not suit {reason}; got {wanted}")
+    log_choice(problem, "triton", launched, chosen.us, chosen.why)
     return launched

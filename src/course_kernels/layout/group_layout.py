@@ -324,7 +324,7 @@ def padding_waste(sizes: GroupLayout | Tensor | Sequence[int]) -> float:
 
 
 def _names_group(ids: Tensor, G: int) -> Tensor:
-    """Which ids are of one of the G groups."""
+    """Whether each id names one of the G groups."""
     return (ids >= 0) & (ids < G)
 
 

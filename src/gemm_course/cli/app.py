@@ -185,7 +185,7 @@ def _print_completion(shells: list[str]) -> int:
 
 
 def _words(name: str) -> list[str]:
-    """What may follow a subcommand: exercises, if it takes one, and options."""
+    """The words that a shell can complete after a subcommand: exercises, if it takes one, and options."""
     return reader.words(name, importlib.import_module(SUBCOMMANDS[name].module))
 
 

@@ -1,4 +1,4 @@
-"""What instructors hand back or look at: each student's feedback, and answers that are the same."""
+"""Feedback files for students, and a report of identical answers for instructors."""
 
 from __future__ import annotations
 

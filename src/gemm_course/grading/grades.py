@@ -217,7 +217,7 @@ def by_student(grades: Iterable[Grade]) -> dict[str, list[Grade]]:
 
 @dataclass(frozen=True)
 class Penalty:
-    """What is taken off the total of late work: so many percent for each day."""
+    """A deduction for late work: a percentage of the total for each day."""
 
     percent: int = 0
     days_late: Mapping[str, int] = field(default_factory=dict)  # by student

@@ -1,4 +1,4 @@
-"""What a student gets back, and what an instructor looks at."""
+"""The feedback files for students, and the report of identical answers."""
 
 from __future__ import annotations
 

@@ -149,10 +149,7 @@ def predicted(free: Tensor, rows: _Rows, places: int, bandwidth: float) -> Tenso
 
 def _constants(rows: _Rows, logs: Tensor, places: int, bandwidth: float, start: Tensor) -> Tensor:
     """Fit the numbers with which the model comes nearest to measured times; ``start``: the first guess."""
-    typical, prior = (
-        torch.tensor(_TYPICAL, dtype=torch.float64, device="cpu"),
-        torch.tensor(_PRIOR, dtype=torch.float64, device="cpu"),
-    )
+    typical, prior = (torch.tensor(each, dtype=torch.float64, device="cpu") for each in (_TYPICAL, _PRIOR))
     counts = rows.weights.sqrt()
 
     def residual(free: Tensor) -> Tensor:

@@ -17,11 +17,14 @@ from course_kernels.kernels.cute_sm90.config import CuteConfig
 _LOGGER = logging.getLogger("course_kernels")
 
 
-def log_choice(product: Any, backend: str, config: CuteConfig | GemmConfig | None, us: float | None, why: str) -> None:
-    """Log a choice for a product, at level DEBUG, when its plan is made. The interpreter makes each launch anew.
+def log_choice(
+    problem: object, backend: str, config: CuteConfig | GemmConfig | None, us: float | None, why: str
+) -> None:
+    """Log the choice for a problem at level DEBUG. It is called when a plan is made, and in the interpreter at every
+    launch.
 
     Args:
-        product: what is computed; its text is logged.
+        problem: an ``engine.product.Problem``, logged as text.
         backend: the chosen one.
         config: its configuration; None for torch.
         us: the expected time in µs; None if unknown.
@@ -29,7 +32,7 @@ def log_choice(product: Any, backend: str, config: CuteConfig | GemmConfig | Non
     """
     if _LOGGER.isEnabledFor(logging.DEBUG):
         what = backend if config is None else f"{backend} {describe(config)}"
-        _LOGGER.debug("%s: %s: %s", product, what if us is None else f"{what}, {us:,.0f} µs expected", why)
+        _LOGGER.debug("%s: %s: %s", problem, what if us is None else f"{what}, {us:,.0f} µs expected", why)
 
 
 def explain(

@@ -26,48 +26,51 @@ def rows_class(rows: int) -> int:
     return few or min(max(1 << ((rows * rows).bit_length() // 2), 128), 2**20)
 
 
-def _table(*rows) -> tuple[GemmConfig, ...]:
-    return tuple(GemmConfig(*row) for row in rows)
+def _by_rows(*configs: tuple[int, ...]) -> dict[int, GemmConfig]:
+    """Make configurations, each for groups of up to BLOCK_M rows; the last one serves all larger groups."""
+    return {config[0]: GemmConfig(*config) for config in configs}
 
 
-# GemmConfig: block_m, n, k, warps, stages, group_m, programs/SM, store parts. Rows of a group → configuration; the
-# last serves all larger groups.
+# Numbers of a GemmConfig: block_m, n, k, warps, stages, group_m, programs/SM, store parts.
 _DESCRIBED = {
-    "16-bit": dict(zip((16, 32, 64, 128), _table(
+    "16-bit": _by_rows(
         (16, 128, 128, 4, 4, 1, 1, 1), (32, 128, 128, 4, 4, 1, 1, 1), (64, 128, 128, 4, 3, 1, 1, 1),
         (128, 256, 64, 8, 4, 8, 1, 2),
-    ))),
-    "fp8": dict(zip((16, 32, 64, 128), _table(
+    ),
+    "fp8": _by_rows(
         (16, 128, 128, 4, 5, 1, 1, 1), (32, 128, 128, 4, 4, 1, 1, 1), (64, 128, 128, 4, 4, 1, 1, 1),
         (128, 128, 128, 4, 3, 8, 2, 2),
-    ))),
-    "tf32": dict(zip((16, 32, 64, 128), _table(
+    ),
+    "tf32": _by_rows(
         (16, 128, 64, 4, 3, 1, 1, 1), (32, 128, 64, 4, 3, 1, 1, 1), (64, 128, 32, 4, 4, 8, 1, 1),
         (128, 256, 32, 8, 3, 8, 1, 2),
-    ))),
-    "ieee": dict(zip((32, 128), _table((32, 32, 32, 8, 3, 8, 2, 1), (128, 64, 16, 8, 3, 8, 1, 1)))),
+    ),
+    "ieee": _by_rows((32, 32, 32, 8, 3, 8, 2, 1), (128, 64, 16, 8, 3, 8, 1, 1)),
 }  # fmt: skip
 # For launches where an operand or the result has no descriptor. Its addresses take registers, and tiles with 128
 # accumulators per thread have none left.
 _POINTERS = {
-    "16-bit": dict(zip((16, 32, 64, 128), _table(
+    "16-bit": _by_rows(
         (16, 64, 128, 4, 3, 1, 2, 1), (32, 64, 64, 4, 3, 1, 2, 1), (64, 64, 64, 4, 3, 8, 2, 1),
         (128, 128, 64, 8, 3, 8, 1, 1),
-    ))),
-    "fp8": dict(zip((16, 32, 64, 128), _table(
+    ),
+    "fp8": _by_rows(
         (16, 64, 128, 4, 3, 1, 2, 1), (32, 64, 128, 4, 3, 1, 2, 1), (64, 64, 64, 8, 3, 8, 2, 1),
         (128, 128, 64, 8, 3, 8, 1, 1),
-    ))),
-    "tf32": dict(zip((16, 32, 64, 128), _table(
+    ),
+    "tf32": _by_rows(
         (16, 64, 64, 4, 3, 1, 2, 1), (32, 64, 32, 4, 3, 1, 2, 1), (64, 64, 32, 4, 3, 8, 2, 1),
         (128, 128, 32, 8, 3, 8, 1, 1),
-    ))),
-    "ieee": dict(zip((32, 64), _table((32, 32, 32, 4, 3, 8, 2, 1), (64, 64, 32, 8, 2, 8, 2, 1)))),
+    ),
+    "ieee": _by_rows((32, 32, 32, 4, 3, 8, 2, 1), (64, 64, 32, 8, 2, 8, 2, 1)),
 }  # fmt: skip
 # For the masked kernel with block scales and pointers: a thread holds two sets of accumulators, and addresses.
-_MASKED_BLOCKS = _POINTERS["fp8"] | dict(zip((128,), _table((128, 64, 64, 8, 3, 8, 1, 1))))
+_MASKED_BLOCKS = _POINTERS["fp8"] | _by_rows((128, 64, 64, 8, 3, 8, 1, 1))
 # For GPUs whose shared memory does not hold the chosen configuration, even with fewer stages.
-_SMALLER = _table((128, 128, 32, 8, 3, 8, 1, 1), (64, 64, 32, 8, 2, 8, 2, 1), (32, 32, 32, 4, 2, 8, 2, 1))
+_SMALLER = tuple(
+    GemmConfig(*config)
+    for config in ((128, 128, 32, 8, 3, 8, 1, 1), (64, 64, 32, 8, 2, 8, 2, 1), (32, 32, 32, 4, 2, 8, 2, 1))
+)
 # For products along K where every program has one tile. Such a program loads nothing while it stores. So three share
 # an SM of a Hopper GPU: each takes 64 KiB of shared memory and has 128 accumulators a thread. In a trial on an H200,
 # this configuration with strips of 4 was on average 1.4 % behind the fastest of 50 on 14 layers; strips of 8 were 0.8 %

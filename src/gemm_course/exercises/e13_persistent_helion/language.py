@@ -20,7 +20,7 @@ MOST_TURNS = 20_000  # of all loops together
 class Values(Tensor):
     """A tensor as it is while Helion reads a kernel: its values are not known, so nothing asks for one.
 
-    What torch computes of it is of this class, too.
+    Results that torch computes from it are ``Values``, too.
     """
 
     def _refuse(self, *_):
