@@ -46,11 +46,11 @@ INDEX = {
 # Titles of the library's pages, in the order of the contents. A part that is not here comes last, under its own name.
 PARTS = {
     "packed": "Packed groups",
+    "fp8": "8-bit operands",
     "gmm": "Names of AITER",
     "masked": "Masked groups, for decoding",
     "jagged": "One matrix for all groups",
     "lists": "Lists of matrices",
-    "moe": "The MoE layer",
     "layout": "Descriptions of groups",
     "config": "Configurations and the runtime",
 }

@@ -675,11 +675,12 @@ for row in results["rows"].values():
 # The library's kernel is built from the comparison, the window and the fused loop. Beyond the small one it takes
 # operands in any layout or as pointers, zeroes the tail, adds a bias, applies scales of 8-bit operands, and has a
 # dynamic schedule. In `compute_tile`, find `passed`, which finds the group. The launch passes two device functions:
-# `load_rows` as `LOAD_A`, and `store_sums` as `EPILOGUE`. `store_sums` scales, adds the bias, and calls `store_part`.
+# `load_rows` as `LOAD_A`, and `store_sums` as `EPILOGUE`. `store_sums` scales, adds the bias, and calls `store_result`,
+# which calls `store_part` once, or once for each half of the tile.
 
 # %%
 display(*map(fold, (contiguous.contiguous_kernel, contiguous.compute_tile)))
-display(*map(fold, (contiguous.store_sums, contiguous.store_part)))
+display(*map(fold, (contiguous.store_sums, contiguous.store_result, contiguous.store_part)))
 
 # %% [markdown]
 # ## Try it here

@@ -266,6 +266,9 @@ def test_operators_have_rules_for_batches(call):
         found = call.function(**call.arguments | dict(zip(names, given)))
         return found if isinstance(found, tuple) else (found,)
 
-    found = torch.func.vmap(function)(*(torch.stack([each, each]) for each in tensors))
-    wanted = function(*copied(tensors))
-    assert_same([each[1] for each in found], wanted)
+    others = [each.float().flip(-1).to(each.dtype) if each.is_floating_point() else each for each in tensors]
+    elements = [function(*copied(given)) for given in (tensors, others)]
+    found = torch.func.vmap(function)(*map(torch.stack, zip(copied(tensors), copied(others))))
+    for i, wanted in enumerate(elements):
+        assert_same([each[i] for each in found], wanted)
+    assert any(not torch.equal(one.float(), other.float()) for one, other in zip(*elements)), "they can be told apart"

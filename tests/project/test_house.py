@@ -12,9 +12,8 @@ from places import ROOT
 
 SOURCES, TESTS = ROOT / "src", ROOT / "tests"
 PROGRAMS = (ROOT / "tools", ROOT / "benchmarks")  # each file is a module of its own
-FACTORIES = sorted(
-    {function.__name__ for function in _device_constructors()}
-)  # of torch: what a default device changes
+# Functions of torch that a default device changes.
+FACTORIES = sorted({function.__name__ for function in _device_constructors()})
 PRIVATE = re.compile(r"_(?!_)")
 MAX_LINES = 400
 MAX_UNTESTED_LINES = 20
@@ -217,10 +216,12 @@ def made_by_default(source: str) -> list[str]:
     tree = ast.parse(source)
     froms = [each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) and each.module == "torch"]
     bare = {alias.asname or alias.name for each in froms for alias in each.names if alias.name in FACTORIES}
-    made = bare | {f"torch.{name}" for name in FACTORIES}
+    aliases = [alias for each in ast.walk(tree) if isinstance(each, ast.Import) for alias in each.names]
+    modules = {"torch", *(alias.asname or alias.name for alias in aliases if alias.name.partition(".")[0] == "torch")}
+    made = bare | {f"{module}.{name}" for module in modules for name in FACTORIES}
     found = []
     for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and ast.unparse(call.func) in made:
+        if isinstance(call, ast.Call) and ast.unparse(call.func).replace(".fft.", ".fft_") in made:
             lacking = sorted({"dtype", "device"} - {keyword.arg for keyword in call.keywords})
             found += [f"{ast.unparse(call.func)} in line {call.lineno} names no {name}" for name in lacking]
     return found
@@ -245,6 +246,8 @@ def test_the_rules_notice_what_breaks_them():
     assert made_by_default("torch.zeros(3, dtype=d)") == ["torch.zeros in line 1 names no device"]
     assert made_by_default("from torch import ones\nones(1, device=e)") == ["ones in line 2 names no dtype"]
     assert len(made_by_default("x = [torch.tensor(1).cos()]")) == 2
+    assert len(made_by_default("import torch as th\nth.zeros(3)")) == 2
+    assert len(made_by_default("torch.fft.fftfreq(3)")) == 2
     assert made_by_default("torch.zeros_like(x), x.new_zeros(3), torch.full((), 1, dtype=d, device=e)") == []
     assert of_the_course("def f():\n    from gemm_course.cli import bench") == ["gemm_course.cli.bench"]
     assert has_tests(runtime)

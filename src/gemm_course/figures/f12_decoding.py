@@ -197,7 +197,7 @@ _PROVIDERS = {
 
 @drawing
 def masked_rates(results: Mapping, rows: int, unit: str) -> Figure:
-    """Draw the rates of masked products of about ``rows`` rows a group, a panel per kind of operands.
+    """Draw the rates of masked products with few rows a group, a panel for each kind of operands.
 
     Args:
         results: the record "masked".

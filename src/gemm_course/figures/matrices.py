@@ -205,8 +205,9 @@ def written_map(
     title: str = "",
     name: str = "C",
 ) -> Figure:
-    """Draw the `write_states` in and around an output, which is outlined, with the number of elements in each.
+    """Draw what a kernel did to the elements in and around an output, which is outlined: right, wrong, or unwritten.
 
+    The states are those of `write_states`; the legend counts the elements in each.
     The tiles have boundaries if ``block`` is given, as (BLOCK_M, BLOCK_N). ``name`` is the output's.
     """
     states = write_states(buffer, at, want, canary)

@@ -63,6 +63,12 @@ def test_every_product_logs_its_choice(name, backend, says, log):
     assert backend == "torch" or runtime.mode() == "gpu" or "the interpreter runs every product with" in message
 
 
+def test_a_given_configuration_is_logged(log):
+    ck.grouped_mm(A, B, offs=ENDS, config=ck.GemmConfig(32, 32, 32), backend="triton")
+    (message,) = log.messages
+    assert message.endswith(": as given")
+
+
 def test_a_plan_is_logged_when_it_is_made_and_not_when_it_runs(log):
     for _ in range(3):
         ck.grouped_mm(A.cpu(), B.cpu(), offs=ENDS.cpu())

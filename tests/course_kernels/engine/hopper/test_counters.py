@@ -1,5 +1,5 @@
 """Counters of dynamic orders: one for each stream, one for each captured launch. That kernels leave them 0, and what
-happens where they run at the same time, is in ``test_tickets_gpu``."""
+happens where they run at the same time, is in ``test_dynamic_order_gpu``."""
 
 from __future__ import annotations
 
