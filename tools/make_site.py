@@ -133,17 +133,24 @@ class Gathered:
 
 
 def unnested(html: str) -> str:
-    """HTML with the link of a summary below it: a click on a summary opens it, and cannot follow a link as well."""
-    return re.sub(r"<summary>(.*?)(<a [^>]*>(.*?)</a>)(.*?)</summary>", r"<summary>\1\3\4</summary><p>\2</p>", html)
+    """HTML with the links of a summary below it: a click on a summary opens it, and cannot follow a link as well."""
+
+    def below(found: re.Match) -> str:
+        links = re.findall(r"<a .*?</a>", found[1], re.S)
+        plain = re.sub(r"</?a\b[^>]*>", "", found[1])
+        return f"<summary>{plain}</summary>" + "".join(f"<p>{link}</p>" for link in links)
+
+    return re.sub(r"<summary>(.*?)</summary>", below, html, flags=re.S)
 
 
 def describe_figures(name: str, cells: list[dict]) -> None:
     """Give each cell with a picture a description of it, for readers who cannot see it.
 
-    It is the first sentence on the function that drew it, with the title and the names that the cell passes.
+    The description is the first paragraph of the docstring of the function that draws, with the title and the names of
+    panels in the call.
 
     Raises:
-        ValueError: a picture is of no function of the course's figures.
+        ValueError: a cell with a picture does not call exactly one function of the course's figures that draws.
     """
     imported: dict[str, str] = {}
     for cell in cells:
@@ -168,11 +175,13 @@ def described(call: ast.Call, imported: dict[str, str]) -> str:
     start, _, what = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("`", "").partition(" ")
     if start != "Draw":
         return ""
-    titles = [each.value for each in call.keywords if each.arg == "title"]
-    names = [key for node in ast.walk(call) if isinstance(node, ast.Dict) for key in node.keys]
-    titles, names = ([each.value for each in found if isinstance(each, ast.Constant)] for found in (titles, names))
+    titles = [
+        each.value.value for each in call.keywords if each.arg == "title" and isinstance(each.value, ast.Constant)
+    ]
+    panels = call.args[0].keys if call.args and isinstance(call.args[0], ast.Dict) else []
+    names = [str(key.value) for key in panels if isinstance(key, ast.Constant)]
+    listed = f" ({'; '.join(names)})" if names and len(names) == len(panels) else ""
     what = " ".join(what.split()).rstrip(".")
-    listed = f" ({'; '.join(map(str, names))})" if names else ""
     return ". ".join([*titles, f"{what[0].upper()}{what[1:]}{listed}."])
 
 

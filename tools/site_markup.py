@@ -11,7 +11,8 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 PREVIEW = "_static/grouped_gemm.png"
-DESCRIPTION = range(60, 200)  # letters
+SHORTEST, LONGEST = 60, 200  # characters of a description
+A_SENTENCE = 90  # a shorter paragraph with links is a list of links
 
 
 def heading_slug(title: str) -> str:
@@ -44,22 +45,22 @@ def picture(translator: nodes.NodeVisitor, node: nodes.image) -> None:
 
 
 def description(doctree: nodes.document) -> str:
-    """The first sentences of a page, as far as they have room."""
+    """The first paragraphs of a page, until they have SHORTEST characters, cut off at a word after LONGEST."""
     text = ""
     for paragraph in doctree.findall(nodes.paragraph):
-        if any(paragraph.findall(nodes.reference)) and len(paragraph.astext()) < 90:
-            continue  # a line of links
+        if any(paragraph.findall(nodes.reference)) and len(paragraph.astext()) < A_SENTENCE:
+            continue
         text = f"{text} {' '.join(paragraph.astext().split())}".strip()
-        if len(text) >= DESCRIPTION.start:
+        if len(text) >= SHORTEST:
             break
-    return text if len(text) < DESCRIPTION.stop else text[: DESCRIPTION.stop].rpartition(" ")[0] + " …"
+    return text if len(text) < LONGEST else text[:LONGEST].rpartition(" ")[0] + " …"
 
 
 def preview(app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None) -> None:
-    """Describe a page in its head. A picture needs the site's address, which `html_baseurl` has."""
-    if doctree is None:
+    """Describe a page in its head, if it has text. A picture needs the site's address, which `html_baseurl` has."""
+    if doctree is None or not (text := description(doctree)):
         return
-    text, title = description(doctree), f"{context['title']} · {app.config.project}"
+    title = f"{context['title']} · {app.config.project}"
     about = {"og:title": title, "og:description": text, "og:site_name": app.config.project, "og:type": "article"}
     if base := app.config.html_baseurl:
         about |= {"og:url": f"{base}{page}.html", "og:image": base + PREVIEW}

@@ -168,6 +168,7 @@ def test_each_picture_is_described(site):
             text = html.unescape(re.search(r'alt="([^"]*)"', picture)[1])
             assert len(text) > 30, (path, picture)
             assert text.endswith("."), text
+            assert not re.search(r"\b(\w+) \1\b", text), f"a name in place of a word: {text}"
     lesson = (site / "notebooks" / "04_static_round_robin.html").read_text("utf-8")
     assert 'alt="Recorded: which of 4 programs computed each tile. Every C to scale, its tiles coloured' in lesson
 
@@ -226,6 +227,8 @@ def test_each_page_describes_itself_for_searches_and_previews(site):
         assert tags["og:url"] == ADDRESS + path.relative_to(site).as_posix()
         assert (site / tags["og:image"].removeprefix(ADDRESS)).is_file()
     assert len(set(found.values())) == len(found)
+    for path in content(site):
+        assert 'name="description" content=""' not in path.read_text("utf-8"), path
 
 
 def test_a_lesson_and_an_exercise_can_be_downloaded(site):
