@@ -54,7 +54,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "reset": Subcommand("gemm_course.cli.reset", "an exercise's notebook as it was handed out"),
     "grade": Subcommand("gemm_course.cli.grade", "grade a folder of submissions", TEACH),
     "bench": Subcommand("gemm_course.cli.bench", "time grouped_mm against its peers on this GPU", MEASURE, False),
-    "tune": Subcommand("gemm_course.cli.tune", "measure the packed kernels' configurations", MEASURE, False),
+    "tune": Subcommand("gemm_course.cli.tune", "fit the choice of kernels to this GPU", MEASURE, False),
 }
 
 _COURSE = "pip install '.[course]' in a checkout of the course's repository brings all that the course needs"
