@@ -182,7 +182,11 @@ def _answer(where: str, version: cells.Version) -> Answer:
 
 
 def _shape(source: str) -> str:
-    """A digest of code without its comments, docstrings, layout and the names that it chooses; "" if it is no code."""
+    """A digest of code without comments, docstrings, layout, and names of its variables and parameters.
+
+    Names of functions and classes, aliases of imports, and names after `as` in an `except` or a pattern stay. "" if it
+    is no code.
+    """
     try:
         tree = ast.parse(source)
         nodes = list(ast.walk(tree))

@@ -31,7 +31,7 @@ class JudgePool:
     def _timed(self, task: Task, reason_to_skip: Callable[[Task], str]) -> tuple[dict | str, float]:
         if reason := reason_to_skip(task):
             return reason, 0.0
-        self._judge()  # its start is nobody's time
+        self._judge()  # Start the judge first: its start does not count.
         started = time.monotonic()
         return self._check(task), time.monotonic() - started
 

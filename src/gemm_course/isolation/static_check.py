@@ -70,7 +70,6 @@ _NAMES = {
     "breakpoint", "compile", "delattr", "eval", "exec", "exit", "getattr", "globals", "hasattr", "help", "locals",
     "open", "quit", "setattr", "vars",
 }  # fmt: skip
-_NAMES_HOSTILE = {"compile", "eval", "exec", "globals"}
 # Functions of torch and Triton for files, other programs, kernels from elsewhere.
 _FUNCTIONS = {"load", "save", "compile", "from_file", "get_device_module", "JITFunction"}
 # The attributes of frames and of what holds them: `tb_frame`, `gi_frame`, `f_globals`, `co_consts`.
@@ -85,11 +84,18 @@ _ATTRIBUTES = _OF_FRAMES | {
     "semantic", "from_file", "tofile", "os", "sys", "builtins", "importlib", "ctypes", "subprocess", "modules", "bltns",
     "compile", "used_global_vals",
 }  # fmt: skip
+# Names that only an attack needs. Other private names, such as __init__ or __file__, are in honest code, too.
+_NAMES_HOSTILE = {"compile", "eval", "exec", "globals", "__builtins__", "__import__", "__loader__"}
+_ATTRIBUTES_HOSTILE = _OF_FRAMES | {
+    "__base__", "__bases__", "__builtins__", "__closure__", "__code__", "__dict__", "__getattribute__", "__globals__",
+    "__import__", "__loader__", "__mro__", "__self__", "__subclasses__", "__traceback__", "add_pre_run_hook", "bltns",
+    "builtins", "ctypes", "get_capture_scope", "importlib", "obj", "os", "pre_run_hooks", "rewriter", "rewritten_fn",
+    "subprocess", "sys", "used_global_vals",
+}  # fmt: skip
 _FORMATS = {"format", "format_map"}  # their text may name attributes: "{0.__globals__}"
 # Types of an answer's values. Their own attributes may be called like a module: `a.copy()`, `x.select(0, 1)`.
 _VALUES = (torch.Tensor, list, dict, set, str, int, float, tl.core, collections.Counter, collections.deque)
 _MODULE_NAMES = sys.stdlib_module_names.difference(*map(dir, _VALUES))
-_HARMLESS = {"__name__", "__doc__", "__class__", "__len__", "__version__"}  # private, and honest answers ask for them
 _METHODS = {
     "__init__", "__call__", "__len__", "__iter__", "__next__", "__getitem__", "__contains__", "__repr__", "__str__",
     "__eq__", "__lt__", "__hash__", "__enter__", "__exit__", "__torch_function__",
@@ -139,13 +145,16 @@ def _not_in(module: str, name: str) -> str | None:
     return f"an answer has no need of {module}.{name}; of {module} it may use {', '.join(sorted(STANDARD[module]))}"
 
 
-def _is_hostile(node: ast.AST) -> bool:
-    """True if what a refused node names leads to frames, globals or the builtins, or replaces what they look up."""
+def _is_hostile(node: ast.AST, own: set[str]) -> bool:
+    """True if a refused node names a way to frames, globals or the builtins. `own`: attributes that the answer makes.
+
+    An AttributeError's `obj` is such a way, and an answer may call an attribute of its own so.
+    """
     if isinstance(node, ast.Name):
-        return node.id in _NAMES_HOSTILE or (node.id.startswith("__") and node.id not in _HARMLESS)
+        return node.id in _NAMES_HOSTILE
     if isinstance(node, ast.Attribute):
-        private = node.attr.startswith("__") and node.attr not in _HARMLESS
-        return private or node.attr in _ATTRIBUTES - {"handle", "compile"} or _format_problem(node) == _FIELDS
+        listed = node.attr in _ATTRIBUTES_HOSTILE and not (node.attr == "obj" and "obj" in own)
+        return listed or (_format_problem(node) == _FIELDS and _names_private(node.value.value))
     return False
 
 
@@ -163,13 +172,28 @@ def _format_problem(node: ast.Attribute) -> str | None:
     return _FIELDS if _names_parts(text.value) else None
 
 
+def _fields(text: str) -> list[str]:
+    """The names in the fields of a format string and of its specifications. ValueError if it is malformed."""
+    found = []
+    for _, name, spec, _ in string.Formatter().parse(text):
+        found += [name or "", *(_fields(spec) if spec and "{" in spec else ())]
+    return found
+
+
 def _names_parts(text: str) -> bool:
-    """True if a field of a format string, or of its specifications, names a part of a value; or if it is malformed."""
+    """True if a field of a format string names a part of a value, or if the string is malformed."""
     try:
-        fields = [(name or "", spec or "") for _, name, spec, _ in string.Formatter().parse(text)]
+        return any("." in name or "[" in name for name in _fields(text))
     except ValueError:
         return True
-    return any("." in name or "[" in name or ("{" in spec and _names_parts(spec)) for name, spec in fields)
+
+
+def _names_private(text: str) -> bool:
+    """True if a field of a well-formed format string names something private of Python's, such as __globals__."""
+    try:
+        return any("__" in name for name in _fields(text))
+    except ValueError:
+        return False
 
 
 class _Reader:
@@ -180,7 +204,7 @@ class _Reader:
         self._modules = {name: importlib.import_module(module) for name, module in _PREDEFINED.items()}
         self._used: set[ast.Name] = set()  # names of modules whose attributes are used
         self._bound: set[str] = set()  # names to which the answer may give another meaning
-        self._own: set[str] = set()  # attributes that it makes itself
+        self._own: set[str] = set()  # attributes that it makes itself, and what it binds
 
     def find_violation(self, tree: ast.Module) -> Violation | None:
         nodes = list(ast.walk(tree))
@@ -190,13 +214,12 @@ class _Reader:
         self._used = {node.value for node in nodes if isinstance(node, ast.Attribute)}
         self._bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
         self._bound |= {getattr(node, field, None) for node in nodes for field in ("name", "arg", "asname", "rest")}
-        stored = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
-        self._own = self._bound | {node.attr for node in stored}
+        stored = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+        self._own = self._bound | stored
         for node in nodes:
             if found := self._violation(node):
-                return Violation(
-                    found, node.lineno, any(_is_hostile(each) and bool(self._violation(each)) for each in nodes)
-                )
+                hostile = any(_is_hostile(each, stored) and bool(self._violation(each)) for each in nodes)
+                return Violation(found, node.lineno, hostile)
         return None
 
     def _is_allowed(self, module: ModuleType) -> bool:

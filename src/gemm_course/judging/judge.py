@@ -7,8 +7,9 @@ files are closed to it. Assume that an answer runs any code there. It can still 
 - Returned numbers (products, sums, logs of tiles, tables, keys, schedules, walks): right numbers for these inputs earn
   their points, however they were computed: perhaps by torch in place of a kernel. Knowing a seed or a checker, counting
   calls or forging messages earns nothing. The form of outputs and the addresses of matrices are noted before the answer
-  is loaded. As long as the static check holds, torch cannot replace a kernel: a kernel reads what was laid out, so one
-  that passes on what Python code put into a matrix gets the matrix's NaN, and wrong numbers.
+  is loaded. A kernel reads only numbers that were laid out or that kernels stored: one that passes on what Python code
+  put into a matrix gets the matrix's NaN, and wrong numbers. Two ways remain: numbers that torch computed can be
+  arguments of a launch (as in 11b), and zeros that Python code writes are not noticed.
 - Returned PTX (10): this process follows its arithmetic on sums that it keeps to itself, without executing any of it.
   Forged PTX that computes the same earns the same.
 - Observations of the probes in that process (accesses outside of a matrix, loads without a value, how often and by

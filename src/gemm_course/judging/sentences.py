@@ -196,6 +196,8 @@ def _(cause: causes.Raised) -> list[Line]:
         text = f"a {mixed[1]} is no block: {what}"
     if "softmax" in error.code and "make_shape_compatible" in text:
         text = "tl.softmax needs keep_dims=True to subtract each row's maximum from its row"
+    if text.startswith((f"{exercise.function}() missing", f"{exercise.function}() takes")):
+        text += _FIRST_LINE
     text += "".join(advice for mark, advice in _ADVICE.items() if mark in text)
     found = [_about(error.line, f"{name}: {text[:600]}{program}")]
     found += [Line(f"    {error.code}")] * bool(error.code)
@@ -213,8 +215,6 @@ _ADVICE = {
         ": `acc` has the rows of the first operand of tl.dot, and the columns of the second"
     ),
     "must be Tensor, not tensor": ": torch's functions take no block of a kernel; tl has its own, such as tl.exp",
-    "required positional argument": _FIRST_LINE,
-    "positional arguments but": _FIRST_LINE,
     "block offset start must be 16-byte aligned": "; coordinates count elements, in the order of the extents",
     "arange's arguments must be of type tl.constexpr": (
         ": the size of a block is known when a kernel is compiled, so use a tl.constexpr and a mask"
@@ -264,7 +264,8 @@ _SEGMENTATION = "this crashed its process (segmentation fault): it used memory f
 _CRASHES = {
     signal.SIGSEGV: _SEGMENTATION,
     signal.SIGBUS: _SEGMENTATION,
-    signal.SIGKILL: "this closed the pipe for its result, or was killed for want of memory, before a result came back",
+    signal.SIGKILL: "this process was killed before a result came back: it used too much memory, or closed the "
+    "pipe for its result",
     signal.SIGABRT: "this crashed its process (abort): memory beside a matrix was overwritten",
     signal.SIGXCPU: "this used more than {seconds:g} s of processor time, so it was stopped: an endless loop?",
 }

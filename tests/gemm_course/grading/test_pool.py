@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 
 from gemm_course.grading import pool
@@ -51,6 +53,39 @@ def test_a_judge_that_does_not_answer_is_not_asked_again(monkeypatch):
     monkeypatch.setattr(pool, "JudgeProcess", type("Slow", (Slow,), {"lives": {}}))
     ((_, result, _),) = pool.check_all([pool.Task("a", OFFSETS, "a", 0)], 1)
     assert (result, asked) == ("the process that checks answers did not answer within 96 s", ["a"])
+
+
+def test_a_task_that_is_skipped_asks_no_judge(monkeypatch):
+    asked = []
+
+    class Asked(Mortal):
+        def check(self, task):
+            asked.append(task.source)
+            return super().check(task)
+
+    monkeypatch.setattr(pool, "JudgeProcess", type("Asked", (Asked,), {"lives": {}}))
+    tasks = [pool.Task(text, OFFSETS, text, 0) for text in "ab"]
+    found = list(pool.check_all(tasks, 1, reason_to_skip=lambda task: "no" if task.source == "b" else ""))
+    assert (tasks[1], "no", 0.0) in found
+    assert len(found) == 2
+    assert asked == ["a"]
+
+
+def test_the_start_of_a_judge_is_not_in_the_seconds_of_a_check(monkeypatch):
+    now = [0.0]
+
+    class Timed(Mortal):
+        def wait_until_ready(self):
+            now[0] += 100.0
+
+        def check(self, task):
+            now[0] += 2.0
+            return super().check(task)
+
+    monkeypatch.setattr(pool, "JudgeProcess", type("Timed", (Timed,), {"lives": {}}))
+    monkeypatch.setattr(pool, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    found = list(pool.check_all([pool.Task(text, OFFSETS, text, 0) for text in "ab"], 1))
+    assert [seconds for _, _, seconds in found] == [2.0, 2.0]
 
 
 def test_judges_that_do_not_start_say_so(monkeypatch):

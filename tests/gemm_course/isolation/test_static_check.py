@@ -193,6 +193,14 @@ def test_no_attribute_of_a_frame_or_of_an_exception_leads_to_an_object():
         ("[].__class__.__base__.__subclasses__()", True), ("eval('1')", True), ("import os\n__builtins__", False),
         ("getattr(torch, 'a')", False), ("import numpy", False), ("open('log')", False), ("x.__class__", False),
         ("hasattr(1, 'a')\ne.obj", True), ("t = torch", False), ("def f(:", False),
+        ("class C(list):\n    def __init__(self): super().__init__()", False), ("'{0.shape}'.format(x)", False),
+        ("'{0[0]}'.format(s)", False), ("'{'.format(3)", False), ("'{0.__x'.format(3)", False),
+        ("'{0.shape} __x__'.format(x)", False), ("'{0:{1.__globals__}}'.format(1, f)", True),
+        ("print(__file__)", False), ("a.__setitem__(0, 1)", False), ("x.__matmul__(y)", False),
+        ("x.__add__(1)", False), ("m.modules()", False), ("t.obj = 3\nprint(t.obj)", False),
+        ("t.obj = 3\ne.__traceback__", True), ("obj = 3\ne.obj", True), ("arr.tofile('x')", False),
+        ("[].enum.bltns", True), ("__import__('os')", True), ("f.__globals__", True), ("print.__self__", True),
+        ("kernel.used_global_vals", True), ("triton.JITFunction(print).get_capture_scope()", True),
     ],
 )  # fmt: skip
 def test_what_only_an_attack_needs_is_marked(source, hostile):

@@ -91,6 +91,24 @@ LIMITS = SimpleNamespace(seconds=6.0, memory_mb=1024, function="f", exceptions=[
             "None], one for each column a row by [None, :] (in program 4)",
         ),
         (
+            {"type": "TypeError", "text": "f() missing 1 required positional argument: 'n'", "line": 0, "code": ""},
+            "TypeError: f() missing 1 required positional argument: 'n': the arguments are those of the given first "
+            "line of the function, so leave it as it was (in program 4)",
+        ),
+        (
+            {"type": "TypeError", "text": "f() takes 1 positional argument but 2 were given", "program": None},
+            "line 9: TypeError: f() takes 1 positional argument but 2 were given: the arguments are those of the given "
+            "first line of the function, so leave it as it was\n    tick()",
+        ),
+        (
+            {"type": "TypeError", "text": "cumsum() missing 1 required positional arguments: 'dim'", "program": None},
+            "line 9: TypeError: cumsum() missing 1 required positional arguments: 'dim'\n    tick()",
+        ),
+        (
+            {"type": "TypeError", "text": "own() takes 1 positional arguments but 2 were given", "program": None},
+            "line 9: TypeError: own() takes 1 positional arguments but 2 were given\n    tick()",
+        ),
+        (
             {"type": "RuntimeError", "text": "ZeroDivisionError", "line": 0, "code": "", "program": None},  # torch's
             "RuntimeError: ZeroDivisionError: what this line divides by, or takes the remainder of, is 0",
         ),
@@ -114,7 +132,7 @@ def test_an_exception_takes_one_message(change, says):
         ({"status": -signal.SIGSEGV}, "this crashed its process (segmentation fault)"),
         ({"status": -signal.SIGABRT}, "this crashed its process (abort)"),
         ({"status": -signal.SIGXCPU}, "this used more than 6 s of processor time"),
-        ({"status": -signal.SIGKILL}, "this closed the pipe for its result, or was killed for want of"),
+        ({"status": -signal.SIGKILL}, "this process was killed before a result came back: it used too much memory, or"),
         ({"status": -signal.SIGHUP}, "this was ended by SIGHUP before a result came back"),
         ({"status": 7}, "this ended its own process (exit code 7) before a result came back"),
         ({}, "this ended its own process (exit code 0) before a result came back"),

@@ -26,7 +26,7 @@ class Values(Tensor):
     def _refuse(self, *_):
         raise TypeError(_NUMBER)
 
-    __int__ = __index__ = __float__ = __bool__ = __iter__ = item = tolist = _refuse
+    __int__ = __index__ = __float__ = __complex__ = __bool__ = __iter__ = __array__ = item = tolist = numpy = _refuse
 
     def __getitem__(self, index):
         for each in index if isinstance(index, tuple) else (index,):
@@ -126,7 +126,7 @@ def operand(name: str, *shape: int) -> Operand:
 
 def COMPUTE_TILE(A_packed, B, out, row, end, col, BLOCK_M, BLOCK_N) -> None:
     """Note the tile. Learners see its name in Python's messages. Raises TypeError if arguments are exchanged."""
-    given = [getattr(each, "name", "another") for each in (A_packed, B, out)]
+    given = [getattr(each, "name", None) or f"a {type(each).__name__}" for each in (A_packed, B, out)]
     if given != ["A_packed", "B", "out"]:
         raise TypeError(f"COMPUTE_TILE takes A_packed, B, out in this order, and was given {', '.join(given)}")
     if (BLOCK_M, BLOCK_N) != _BLOCKS:

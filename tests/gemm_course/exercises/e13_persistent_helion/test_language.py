@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -73,6 +74,14 @@ def test_numbers_that_are_none_come_back_as_names():
     assert hl.tiles == [[0, "a float", "a NoneType", "a Tensor"]]
 
 
+def test_operands_in_another_order_and_other_values_are_named():
+    a, b = (language.operand(name, 1) for name in ("A_packed", "B"))
+    with pytest.raises(TypeError, match=r"was given B, a Tensor, a int$"):
+        language.COMPUTE_TILE(b, torch.zeros(1), 3, 0, 1, 0, 16, 8)
+    with pytest.raises(TypeError, match=r"was given A_packed, B, a Tensor$"):
+        language.COMPUTE_TILE(a, b, torch.zeros(1), 0, 1, 0, 16, 8)
+
+
 def test_tile_rows_are_counted_and_repeat():
     ends, tile_rows = COUNT_TILE_ROWS(torch.tensor([0, 0, 17, 17, 49]), 8, 16)
     ends, tile_rows = (each.as_subclass(torch.Tensor) for each in (ends, tile_rows))
@@ -94,6 +103,9 @@ def as_in_a_kernel():
         (lambda values: [*values], "no Python number"),
         (lambda values: bool(values[None, :].sum() > 3), "no Python number"),
         (lambda values: values.tolist(), "no Python number"),
+        (lambda values: values.numpy(), "no Python number"),
+        (lambda values: np.asarray(values), "no Python number"),
+        (lambda values: complex(torch.amax(values)), "no Python number"),
         (lambda values: (values + 1)[-1], "by an index"),
         (lambda values: values[0], "by an index"),
     ],
