@@ -2,10 +2,11 @@
 
     Product(a, b, rows, scaling, epilogue)
 
-    rows        Ends: exclusive ends of groups that follow each other. Counts: for groups at equal distances, the
-                number of rows that count. EACH: a batch of whole matrices.
+    rows        Ends: exclusive ends of groups that follow each other, whose rows may be gathered by an index. Counts:
+                for groups at equal distances, the number of rows that count. EACH: a batch of whole matrices.
     scaling     UNSCALED, Lines: factors of rows and columns, Blocks: factors of blocks of 128 along K.
-    epilogue    Store: round and store, after a bias. ADD: add to what the result holds.
+    epilogue    Store: round and store, after a bias. ADD: add to what the result holds. Gated: store an activation of
+                the sums. GatedBackward: from the sums, which are an activation's gradient, that of its argument.
 
 Each part names its tensors, and gives its part of a plan's key (``key``): everything of it that a launch depends on.
 ``Problem`` is a product whose form was checked, without its tensors, with ``Options``: plans are made from it.
@@ -23,7 +24,7 @@ from torch import Tensor
 from course_kernels.dtypes import MODE_OF_RANKS
 from course_kernels.engine.options import Options
 from course_kernels.engine.scaling import ROW, UNSCALED, Blocks, Lines, Scaling, block_lines
-from course_kernels.kernels.codes import FunctionName
+from course_kernels.kernels.codes import Activation, FunctionName
 
 # ---- how rows are found
 
@@ -33,20 +34,28 @@ class Ends(NamedTuple):
 
     Attributes:
         offs: int32 or int64 (G,), the exclusive end of each group.
-        load: the Triton kernel's device function for a block of A.
+        index: int32 (rows,), contiguous: which row of A is the row of the product; None where they are A's rows in
+            their order. Of the entries from the last end on, nothing is read. In mode "m" alone.
     """
 
     offs: Tensor
+    index: Tensor | None = None
 
-    load = FunctionName("load_rows")
+    @property
+    def load(self) -> FunctionName:
+        """The Triton kernel's device function for a block of A."""
+        return FunctionName("load_rows" if self.index is None else "gather_rows")
 
     def key(self) -> tuple | None:
         """The ends' part of a plan's key; None if kernels cannot read them as they are (gaps between them)."""
-        offs = self.offs
+        offs, index = self.offs, self.index
         if not offs.is_contiguous():
             return None
         at = offs.data_ptr()
-        return offs.shape, offs.dtype, offs.device, at & 15 if at else None
+        key = offs.shape, offs.dtype, offs.device, at & 15 if at else None
+        if index is None:
+            return key
+        return *key, index.dtype, index.device, index.data_ptr() & 15
 
 
 class Counts(NamedTuple):
@@ -123,8 +132,76 @@ class Add(NamedTuple):
         return "add"
 
 
+class Gated(NamedTuple):
+    """Round an activation of the sums and store it: (rows, N / 2) where it has a gate, else (rows, N).
+
+    Attributes:
+        activation: which one. With a gate, B's columns are those of the gate and those of up.
+        interleaved: gate and up take turns in B's columns; else the gate's columns come first.
+        pre: (rows, N) of the result's dtype, row-major: the sums are stored there, too, rounded, the gate's columns
+            first; the activation is of the rounded sums then, as a backward that reads them computes it again. None
+            does without.
+        bias: (G, N), in the order of B's columns, added before; or None.
+        function: the Triton kernel's device function.
+    """
+
+    activation: Activation
+    interleaved: bool = False
+    pre: Tensor | None = None
+    bias: Tensor | None = None
+
+    function = FunctionName("store_activated")
+    accumulates = False
+    keep_tail = True
+
+    def key(self) -> tuple | None:
+        """The epilogue's part of a plan's key; None as for ``Store``."""
+        parts = [_key(self.pre), _key(self.bias)]
+        return None if None in parts else ("gated", self.activation, self.interleaved, *parts)
+
+
+class GatedBackward(NamedTuple):
+    """The sums are the gradient of an activation's result, before a factor of each row: store the gradient of its
+    argument, (rows, 2 * N) with a gate, that of the gate first, else (rows, N).
+
+    Attributes:
+        activation: which one.
+        pre: the activation's argument, as ``Gated`` stored it.
+        weights: float32 (rows,), the factor of each row.
+        activated: (rows, N) of the result's dtype, row-major: the activation times the row's factor is stored there.
+        dots: float32 (rows, ceil(N / 32)), contiguous. The entries of a row become parts of the dot product of its
+            sums and its activation, unrounded both: a tile writes its part to the first entry of its columns, and 0 to
+            the others.
+    """
+
+    activation: Activation
+    pre: Tensor
+    weights: Tensor
+    activated: Tensor
+    dots: Tensor
+
+    function = FunctionName("store_gradient")
+    accumulates = False
+    keep_tail = True
+    bias = None
+
+    def key(self) -> tuple | None:
+        """The epilogue's part of a plan's key; None as for ``Store``."""
+        parts = [_key(each) for each in self[1:]]
+        return None if None in parts else ("backward", self.activation, *parts)
+
+
+def _key(tensor: Tensor | None) -> tuple | None:
+    """The part of a plan's key for a tensor whose first extent does not matter; None for a lazily negated one."""
+    if tensor is None:
+        return ()
+    if tensor.is_neg():
+        return None
+    return tensor.shape[1:], tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() & 15
+
+
 STORE, ADD = Store(), Add()
-Epilogue: TypeAlias = Store | Add
+Epilogue: TypeAlias = Store | Add | Gated | GatedBackward
 
 # ---- a product
 
