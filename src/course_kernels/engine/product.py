@@ -93,6 +93,8 @@ Rows: TypeAlias = Ends | Counts | Each
 
 # ---- what becomes of the sums
 
+NO_SIDES = dict.fromkeys(("pre_ptr", "weights_ptr", "activated_ptr", "dots_ptr"))
+
 
 class Store(NamedTuple):
     """Round once and store.
@@ -108,6 +110,11 @@ class Store(NamedTuple):
 
     function = FunctionName("store_sums")
     accumulates = False
+    activation = None
+
+    def sides(self) -> dict[str, Tensor | None]:
+        """The tensors beside the result that the Triton kernel reads or writes, by argument."""
+        return NO_SIDES
 
     def key(self) -> tuple | bool | None:
         """The epilogue's part of a plan's key; None for a lazily negated bias, which kernels cannot read."""
@@ -124,8 +131,13 @@ class Add(NamedTuple):
     """Add to what the result holds, in float32, and round once."""
 
     accumulates = True
+    activation = None
     bias = None
     keep_tail = False
+
+    def sides(self) -> dict[str, Tensor | None]:
+        """The same as ``Store.sides``."""
+        return NO_SIDES
 
     def key(self) -> str:
         """The epilogue's part of a plan's key."""
@@ -138,8 +150,8 @@ class Gated(NamedTuple):
     Attributes:
         activation: which one. With a gate, B's columns are those of the gate and those of up.
         interleaved: gate and up take turns in B's columns; else the gate's columns come first.
-        pre: (rows, N) of the result's dtype, row-major: the sums are stored there, too, rounded, the gate's columns
-            first; the activation is of the rounded sums then, as a backward that reads them computes it again. None
+        pre: (rows, N) of the result's dtype, row-major: the sums are stored there, too, rounded, in the order of B's
+            columns; the activation is of the rounded sums then, as a backward that reads them computes it again. None
             does without.
         bias: (G, N), in the order of B's columns, added before; or None.
         function: the Triton kernel's device function.
@@ -154,6 +166,10 @@ class Gated(NamedTuple):
     accumulates = False
     keep_tail = True
 
+    def sides(self) -> dict[str, Tensor | None]:
+        """The same as ``Store.sides``."""
+        return NO_SIDES | dict(pre_ptr=self.pre)
+
     def key(self) -> tuple | None:
         """The epilogue's part of a plan's key; None as for ``Store``."""
         parts = [_key(self.pre), _key(self.bias)]
@@ -162,10 +178,11 @@ class Gated(NamedTuple):
 
 class GatedBackward(NamedTuple):
     """The sums are the gradient of an activation's result, before a factor of each row: store the gradient of its
-    argument, (rows, 2 * N) with a gate, that of the gate first, else (rows, N).
+    argument, (rows, 2 * N) with a gate, in the order of ``pre``, else (rows, N).
 
     Attributes:
         activation: which one.
+        interleaved: as for ``Gated``.
         pre: the activation's argument, as ``Gated`` stored it.
         weights: float32 (rows,), the factor of each row.
         activated: (rows, N) of the result's dtype, row-major: the activation times the row's factor is stored there.
@@ -175,6 +192,7 @@ class GatedBackward(NamedTuple):
     """
 
     activation: Activation
+    interleaved: bool
     pre: Tensor
     weights: Tensor
     activated: Tensor
@@ -185,10 +203,14 @@ class GatedBackward(NamedTuple):
     keep_tail = True
     bias = None
 
+    def sides(self) -> dict[str, Tensor | None]:
+        """The same as ``Store.sides``."""
+        return dict(zip(NO_SIDES, self[2:]))
+
     def key(self) -> tuple | None:
         """The epilogue's part of a plan's key; None as for ``Store``."""
-        parts = [_key(each) for each in self[1:]]
-        return None if None in parts else ("backward", self.activation, *parts)
+        parts = [_key(each) for each in self[2:]]
+        return None if None in parts else ("backward", *self[:2], *parts)
 
 
 def _key(tensor: Tensor | None) -> tuple | None:
@@ -251,6 +273,17 @@ class Product(NamedTuple):
             scales = Lines(scale_a, scale_b) if scaling == ROW else Blocks(scale_a, scale_b, scaling)
         epilogue = ADD if accumulate else STORE if bias is None and not keep_tail else Store(bias, keep_tail)
         return cls(mat_a, mat_b, rows, scales, epilogue)
+
+    @property
+    def index(self) -> Tensor | None:
+        """The index by which rows of A are gathered; None without one."""
+        return self.rows.index if type(self.rows) is Ends else None
+
+    @property
+    def rows_of_a(self) -> int:
+        """Rows of A, or of its index: the total of mode "m"."""
+        index = self.index
+        return self.a.shape[0] if index is None else index.shape[0]
 
     @property
     def offs(self) -> Tensor | None:
