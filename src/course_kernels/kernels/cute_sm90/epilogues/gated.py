@@ -7,7 +7,7 @@ and up of a column of C are in the same thread, half of its accumulators apart: 
 from typing import NamedTuple
 
 import cutlass
-from cutlass import Float32, Int32, cute
+from cutlass import BFloat16, Float32, Int32, cute
 from cutlass.cute.nvgpu import cpasync, warp
 
 from course_kernels.kernels.cute_sm90.config import MMA_ROWS, WARP_GROUP, CuteConfig
@@ -49,6 +49,18 @@ def blocks_of(atom, coords: cute.Tensor, tile: Tile, row: Int32, col: Int32, sha
     """The blocks of a matrix from a row and a column on; partitioned: in shared memory, and in the matrix."""
     blocks = cute.zipped_divide(open_at(coords, 0, row, tile.end, col), (MMA_ROWS, cute.size(shared, mode=[1])))
     return cpasync.tma_partition(atom, 0, cute.make_layout(1), cute.group_modes(shared, 0, 2), blocks)
+
+
+@cute.jit
+def read_rounded(rounded: cute.Tensor, values: cute.Tensor):
+    """Read rounded numbers as float32. bfloat16 is read as pairs of bits: else the compiler would round one number at a
+    time, which is slow, as each is used apart."""
+    if cutlass.const_expr(rounded.element_type is BFloat16):
+        pairs, bits = cute.recast_tensor(rounded, Int32), cute.recast_tensor(values, Int32)
+        for i in cutlass.range_constexpr(cute.size(pairs)):
+            bits[2 * i], bits[2 * i + 1] = pairs[i] << 16, pairs[i] & -65536
+    else:
+        values.store(rounded.load().to(Float32))
 
 
 class Gated(Store):
@@ -106,7 +118,7 @@ class Gated(Store):
                             halves[half][v] = acc[first + v]
                         if cutlass.const_expr(form.stores > 1):
                             rounded.store(halves[half].load().to(dtype))
-                            halves[half].store(rounded.load().to(Float32))
+                            read_rounded(rounded, halves[half])
                             cute.copy(staging.to_shared, rounded, written[None, None, part, buffer + half])
                     for v in cutlass.range_constexpr(size):
                         halves[0][v] = activate(form.activation, halves[0][v], halves[-1][v])
