@@ -36,9 +36,9 @@ from course_kernels.kernels.cute_sm90.ragged_descriptor import make_ragged
 from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, blocks_at, find_tile, first_window
 from course_kernels.kernels.cute_sm90.stages import make_ring, skip_stages
 
-# A thread's registers where it loads, and where it multiplies: 40 and twice 232, or 56 and twice 224, times 128 threads,
-# are what a launch gets, no more than an SM's 65,536. Warps that gather rows need the more, but for one epilogue, which
-# needs them itself.
+# A thread's registers where it loads, and where it multiplies: 40 and twice 232, or 56 and twice 224, times 128
+# threads, are what a launch gets, no more than an SM's 65,536. Warps that gather rows need the more, except beside one
+# epilogue, which needs them itself.
 REGISTERS, REGISTERS_WITH_GATHERING = (40, 232), (56, 224)
 # Named barriers from here on give ping-pong's warp groups their turns; those below belong to the epilogue.
 TURN = 3
