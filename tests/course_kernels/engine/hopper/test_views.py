@@ -29,7 +29,7 @@ def product(epilogue, b=B, index=None, a=A):
 def backward(activation, columns=48):
     halves = 1 + activation.gated
     return GatedBackward(
-        activation, made(16, halves * columns), made(16, dtype=torch.float32), made(16, columns),
+        activation, False, made(16, halves * columns), made(16, dtype=torch.float32), made(16, columns),
         made(16, -(-columns // 32), dtype=torch.float32),
     )  # fmt: skip
 
