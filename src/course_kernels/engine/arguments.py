@@ -16,7 +16,7 @@ from course_kernels.engine.access import Access, batch_access, flat_rows, load_a
 from course_kernels.engine.product import Problem, Product
 from course_kernels.engine.scaling import BLOCK, Blocks, Lines, blocks_restart, is_outer
 from course_kernels.engine.tuning import Extents, Gpu, Kind, choose, log_choice
-from course_kernels.kernels.codes import Layout, Scales, Schedule
+from course_kernels.kernels.codes import Layout, Scales, Schedule, compared_groups
 from course_kernels.runtime import Device
 
 INTERPRETER_PROGRAMS = 4
@@ -87,7 +87,7 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
         LOAD_A=product.rows.load, EPILOGUE=product.epilogue.function,
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind, RAGGED=ragged, SHARED_B=shared_b, ROW_STEP=row_step,
         ZERO_TAIL=ragged and not problem.keep_tail,
-        GROUPS=max(2, 1 << (groups - 1).bit_length()) if ragged else 2,
+        GROUPS=compared_groups(groups) if ragged else 2,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
         SCHEDULE=int(Schedule.DYNAMIC if counter is not None else Schedule.ROUND_ROBIN), PRECISION=problem.precision,
         NUM_XCDS=config.num_xcds,
@@ -166,7 +166,7 @@ def _masked(problem: Problem, product: Product, out: Tensor, device: Device) -> 
         A_KIND=reads_a.kind, B_KIND=reads_b.kind, C_KIND=writes.kind,
         PACK=problem.pack,
         SCALES=int({Lines: Scales.LINES, Blocks: Scales.BLOCKS}.get(type(scaling), Scales.NONE)),
-        GROUPS=max(2, 1 << (problem.G - 1).bit_length()),
+        GROUPS=compared_groups(problem.G),
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
     )  # fmt: skip
     programs = _programs(config, problem.G * config.tiles(problem.M, problem.N), device, problem.options.num_sms)
