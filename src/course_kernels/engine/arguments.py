@@ -106,7 +106,7 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
         totals["stride_sa_k"] = None
     if ragged and a.has_descriptor:
         totals["a"] = 0 if a.kind == Layout.ROW_MAJOR else 1
-    return Prepared("contiguous", programs, arguments, _options(config), totals)
+    return Prepared("contiguous", programs, arguments, _options(config, device), totals)
 
 
 def _transposed(problem: Problem, product: Product, out: Tensor, device: Device) -> Prepared:
@@ -141,7 +141,7 @@ def _transposed(problem: Problem, product: Product, out: Tensor, device: Device)
         PRECISION=problem.precision, SPAN=1 if programs >= tiles else 64, NUM_XCDS=config.num_xcds,
         ACCUMULATE=accumulate,
     )  # fmt: skip
-    return Prepared("transposed", lambda total: programs, arguments, _options(config), {"total": None})
+    return Prepared("transposed", lambda total: programs, arguments, _options(config, device), {"total": None})
 
 
 def _masked(problem: Problem, product: Product, out: Tensor, device: Device) -> Prepared:
@@ -170,7 +170,7 @@ def _masked(problem: Problem, product: Product, out: Tensor, device: Device) -> 
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
     )  # fmt: skip
     programs = _programs(config, problem.G * config.tiles(problem.M, problem.N), device, problem.options.num_sms)
-    return Prepared("masked", lambda total: programs, arguments, _options(config), {})
+    return Prepared("masked", lambda total: programs, arguments, _options(config, device), {})
 
 
 def _grouped_factors(scaling: Lines | Blocks) -> tuple[Tensor, Tensor]:
@@ -223,8 +223,9 @@ def _block_scales(problem: Problem, scale_a, scale_b, dims_a, dims_b) -> dict[st
     return found
 
 
-def _options(config: GemmConfig) -> dict[str, int]:
-    return dict(num_warps=config.num_warps, num_stages=config.num_stages)
+def _options(config: GemmConfig, device: Device) -> dict[str, int]:
+    options = dict(num_warps=config.num_warps, num_stages=config.num_stages)
+    return options | config.amd_options if isinstance(device.arch, str) else options  # names are AMD's
 
 
 def _programs(config: GemmConfig, max_tiles: int, device: Device, num_sms: int | None) -> int:
