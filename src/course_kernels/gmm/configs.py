@@ -1,4 +1,4 @@
-"""AITER's configurations: dicts and tuning files, as ``config`` takes them, and dicts as ``get_config`` returns them."""
+"""AITER's configurations: dicts and tuning files, which ``config`` takes, and dicts, which ``get_config`` returns."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def as_config(function: str, config: Mapping | GemmConfig | str | os.PathLike) -
     Args:
         function: one of ``FUNCTIONS``.
         config: a dict with AITER's keys; one of such dicts by function, each under "default", or the path of a file
-            with one, as AITER's ``gfx942-GMM.json``; or a configuration of this library for the product as ``packed`` computes it:
-            of ptgmm and nptgmm block_m divides K, and block_k divides M.
+            with one, as AITER's ``gfx942-GMM.json``; or a configuration of this library for the product as ``packed``
+            computes it: of ptgmm and nptgmm block_m divides K, and block_k divides M.
 
     Raises:
         TypeError: it is neither.
