@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import warnings
 
 
 def _end_at_once(*_) -> None:
@@ -30,13 +29,8 @@ __all__ = ["check", "hint", "solution"]
 
 if runtime.mode() == "interpreter":
     os.environ.setdefault("TRITON_INTERPRET", "1")
-elif not runtime.has_gpu() and "TRITON_INTERPRET" not in os.environ and "triton" in sys.modules:
-    warnings.warn(
-        "triton was imported before gemm_course on a machine without a GPU, so kernels cannot run in its interpreter: "
-        "import gemm_course first, and restart the process",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    if "triton.language" in sys.modules:  # imported for its compiler: kernels that are defined from now on must run
+        runtime.load_triton()
 
 
 def __getattr__(name: str):

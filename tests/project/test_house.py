@@ -79,7 +79,7 @@ LATE_IMPORTS = {
         course_kernels.codegen.packed course_kernels.kernels.contiguous
         course_kernels.codegen.packed course_kernels.kernels.masked
         course_kernels.codegen.packed course_kernels.kernels.transposed
-        course_kernels.jagged.api course_kernels.jagged.triton_kernels
+        course_kernels.jagged.torch_op course_kernels.jagged.triton_kernels
         course_kernels.lists.api course_kernels.lists.launch
         course_kernels.engine.offers course_kernels.engine.launch
         course_kernels.packed.group_sums course_kernels.kernels.group_sums
@@ -88,7 +88,7 @@ LATE_IMPORTS = {
         course_kernels.engine.whole_blocks course_kernels.kernels.quantize
     """,
     "it imports Helion, which is optional and slow": """
-        course_kernels.jagged.api course_kernels.jagged.helion_kernels
+        course_kernels.jagged.torch_op course_kernels.jagged.helion_kernels
     """,
     "it imports CuTe DSL, which is optional and slow": """
         course_kernels.engine.hopper.compiled_cache course_kernels.kernels.cute_sm90.compilation
