@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from course_kernels import testing
-from gemm_course.exercises.e12a_scaled_epilogue.run import BLOCK, BLOCK_K, FP8
+from gemm_course.exercises.e12a_scaled_epilogue.run import BLOCK_K, BLOCK_M, BLOCK_N, FP8
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.causes import BELOW, Causes, Observed
@@ -47,12 +47,12 @@ def draw(rng: random.Random) -> list[Case]:
         return Case(inputs, CHECKS, label=label)
 
     def part():
-        return rng.randint(3, BLOCK - 3)
+        return rng.randint(3, BLOCK_M - 3)
 
-    max_m = BLOCK + part()
+    max_m = BLOCK_M + part()
     return [
-        case([BLOCK, part(), part()], BLOCK, BLOCK),
-        case([max_m, part(), 0, BLOCK + rng.randint(1, max_m - BLOCK - 1)], max_m, BLOCK + part()),
+        case([BLOCK_M, part(), part()], BLOCK_M, BLOCK_N),
+        case([max_m, part(), 0, BLOCK_M + rng.randint(1, max_m - BLOCK_M - 1)], max_m, BLOCK_N + part()),
     ]
 
 
@@ -64,7 +64,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     sums = {g: a[g, : sizes[g]] @ b[g].T for g in filled}
     want = {g: (sums[g] * scale_a[g, : sizes[g], None] * scale_b[g]).half() for g in filled}
     parts = {g: c.part(slice(g * max_m, g * max_m + sizes[g]), slice(None), f"C[{g}]") for g in filled}
-    pictures = [panel(parts[g], want[g], (BLOCK, BLOCK), f"C[{g}]") for g in filled]
+    pictures = [panel(parts[g], want[g], (BLOCK_M, BLOCK_N), f"C[{g}]") for g in filled]
     wrong = [g for g in filled if not torch.equal(parts[g].values, want[g])]
     undefined = any(event.kind == "undefined" for event in ran.events)
     found = _why(case, parts, sums, want, wrong, undefined) if wrong else []
@@ -107,7 +107,10 @@ def _why(
     case: Case, parts: dict, sums: dict, want: dict, wrong: list[int], undefined: bool
 ) -> list[tuple[str, Causes]]:
     """(check, cause) for each check that a wrong C breaks, with the likely mistake; "*": all of them."""
-    tiles, scale_b = diagnosis.tiles(parts[wrong[0]], want[wrong[0]], (BLOCK, BLOCK)), case.inputs["scale_b"].double()
+    tiles, scale_b = (
+        diagnosis.tiles(parts[wrong[0]], want[wrong[0]], (BLOCK_M, BLOCK_N)),
+        case.inputs["scale_b"].double(),
+    )
     if all(part.missing.all() for part in parts.values()):
         return [("*", "nothing of C was written")]
     if any(parts[g].missing.any() for g in wrong):
@@ -141,7 +144,7 @@ def _why(
     if torch.isnan(parts[wrong[0]].values).any():
         why = "the tables of scales hold NaN past their ends and past a group's rows: some of it was loaded"
         return [("token", (tiles, why))]
-    right = any(diagnosis.right_as_written(parts[g], want[g], (BLOCK, BLOCK)) for g in parts)
+    right = any(diagnosis.right_as_written(parts[g], want[g], (BLOCK_M, BLOCK_N)) for g in parts)
     return [("token" if right else "*", tiles)]
 
 
@@ -206,11 +209,6 @@ def _likely_scales(case: Case, undefined: bool) -> Iterator[tuple]:
     for name, first in firsts.items():
         why = f"the scales of group g begin at g * max_m in scale_a, and these begin at {name}"
         yield ("token",), why, lambda g, first=first: _token_scales(case, g, first[g])[:, None] * table[g]
-    yield (
-        ("token",),
-        ("the tokens' scales run along the columns: [:, None] gives each row its own number"),
-        lambda g: _along_columns(case, g) * table[g],
-    )
 
 
 def _cut_off(case: Case, parts: dict, sums: dict, gave: Callable) -> tuple[str, str] | None:
@@ -240,15 +238,6 @@ def _limits(ends: Sequence[Tensor], right: Tensor) -> str:
     """In words, the limits that some of the right numbers exceed."""
     low, high = (f"at least {ends[0]:g}" if ends[0] > right.min() else "", f"at most {ends[1]:g}")
     return " and ".join(filter(None, (low, high if ends[1] < right.max() else "")))
-
-
-def _along_columns(case: Case, g: int) -> Tensor:
-    """A group's scales, (rows, columns), if column c of a tile gets the scale of the tile's row c; 0 past its rows."""
-    rows, n = case.inputs["sizes"][g], case.inputs["b"].shape[1]
-    scales = torch.zeros(-(-rows // BLOCK) * BLOCK, dtype=torch.float64)
-    scales[:rows] = _token_scales(case, g)
-    places = torch.arange(rows)[:, None] // BLOCK * BLOCK + torch.arange(n) % BLOCK
-    return scales[places]
 
 
 def _other_groups_scale(case: Case, parts: dict, sums: dict, wrong: list[int]) -> str:
