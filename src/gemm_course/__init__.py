@@ -1,7 +1,8 @@
 """The grouped GEMM course: lessons, exercises, grading, and the `course` command.
 
 Importing it, before Triton, has kernels run in Triton's interpreter where no GPU is visible: in this process and, by
-`TRITON_INTERPRET` in the environment, in those that it starts. A value that the user has set is left alone.
+`TRITON_INTERPRET` in the environment, in those that it starts. A value that the user has set is left alone. The
+interpreter is repaired where it computes bfloat16 wrongly, see `bfloat16`.
 
 In a notebook: `from gemm_course import check, hint, solution`. `check` starts the process that checks answers, in the
 background.
@@ -30,6 +31,9 @@ __all__ = ["check", "hint", "solution"]
 
 if runtime.mode() == "interpreter":
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    from gemm_course import bfloat16
+
+    bfloat16.install()
 elif not runtime.has_gpu() and "TRITON_INTERPRET" not in os.environ and "triton" in sys.modules:
     warnings.warn(
         "triton was imported before gemm_course on a machine without a GPU, so kernels cannot run in its interpreter: "

@@ -6,6 +6,8 @@ output its canaries. So a sum that torch computes during a run is wrong, however
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import torch
 
@@ -46,8 +48,10 @@ class Region:
         if self.buffer.dtype.is_floating_point:
             places = torch.arange(len(self._known), dtype=torch.int64, device="cpu")
             places = places.as_strided(self.view.shape, self.view.stride(), self.view.storage_offset())
-            places = places[~self.view.float().isnan()].numpy()
-            self._shown[places] = self._known[np.random.default_rng().permutation(places)]
+            places = places[~self.view.float().isnan()]
+            order = torch.Generator("cpu").manual_seed(int.from_bytes(os.urandom(7), "little"))
+            other = places[torch.randperm(len(places), generator=order, device="cpu")]
+            self._shown[places.numpy()] = self._known[other.numpy()]
             self._memory[:] = self._shown
 
     def show(self, elements: np.ndarray) -> int:
