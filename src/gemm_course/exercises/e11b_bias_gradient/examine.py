@@ -173,6 +173,8 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
         return "sums", (tiles, f"no program computes it: the grid needs programs for each of {len(rows)} groups")
     if any(rows[g].missing.any() for g in wrong):
         return "sums", (tiles, "is each sum stored, to the last column?")
+    if not finite and (outside := token_sums.explain_nan(ran, bounds, wrong, BLOCK_M)):
+        return "sums", (tiles, outside)
     if not finite:
         return "tail", (tiles, "the rows after the last group hold NaN, and a block adds some of them")
     if all((rows[g].values == 0).all() for g in wrong):

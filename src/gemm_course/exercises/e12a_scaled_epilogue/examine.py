@@ -31,17 +31,12 @@ def draw(rng: random.Random) -> list[Case]:
         a, b = (
             testing.integers((groups, rows, k), FP8, next(seeds), low=5, high=9) for rows in (max_m, n)
         )  # fmt: skip
-        # Small multiples of 1/4 and 1/2: scaled sums are exact in float32. No scale is 1, no two neighbours are equal.
-        numbers = [3, 5, 6, 7, 9, 11]
-        first = rng.randrange(len(numbers))
-        # Where every group has the same scales, its own rows and group 0's would give the same result.
-        scale_a = torch.tensor([[numbers[(first + g + row) % 6] / 4 for row in range(max_m)] for g in range(groups)])
+        scale_a = _token_scale_table(rng, sizes, max_m)
         # One scale is below 1. If all were above it, a kernel that lowers them to 1 would give the same result as one
         # that leaves them out.
         scale_b = torch.tensor(rng.sample([1, *rng.sample([3, 5, 7], groups - 1)], groups)) / 2
         for g, size in enumerate(sizes):
             a.view(torch.uint8)[g, size:] = testing.CANARY[FP8][1]
-            scale_a[g, size:] = torch.nan
         inputs = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "sizes": sizes}
         label = f"N = {n}, K = {k}, groups of {', '.join(map(str, sizes))} rows, max_m = {max_m}"
         return Case(inputs, CHECKS, label=label)
@@ -54,6 +49,27 @@ def draw(rng: random.Random) -> list[Case]:
         case([BLOCK_M, part(), part()], BLOCK_M, BLOCK_N),
         case([max_m, part(), 0, BLOCK_M + rng.randint(1, max_m - BLOCK_M - 1)], max_m, BLOCK_N + part()),
     ]
+
+
+def _token_scale_table(rng: random.Random, sizes: Sequence[int], max_m: int) -> Tensor:
+    """(groups, max_m): a scale for each token, NaN past a group's tokens. The scales of a group stand nowhere else.
+
+    They are small multiples of 1/4, so that scaled sums are exact in float32. None is 1, and no two neighbours are
+    equal.
+    """
+    numbers = [3, 5, 6, 7, 9, 11]
+    while True:
+        table: list[float] = []
+        for size in sizes:
+            row = [rng.choice(numbers)]
+            while len(row) < size:
+                row.append(rng.choice([each for each in numbers if each != row[-1]]))
+            table += [*row[:size], *[0] * (max_m - size)]
+        places = range(len(table))
+        owns = [(g * max_m, table[g * max_m : g * max_m + size]) for g, size in enumerate(sizes) if size]
+        if all(table[at : at + len(own)] != own for first, own in owns for at in places if at != first):
+            found = torch.tensor(table).view(len(sizes), max_m) / 4
+            return torch.where(found > 0, found, torch.nan)
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
@@ -129,6 +145,8 @@ def _why(
             ]
     if other := _other_groups_scale(case, parts, sums, wrong):
         return [("group", (tiles, other))]
+    if place := _other_place(case, parts, sums, wrong):
+        return [("token", (tiles, place))]
     if cut := _cut_off(case, parts, sums, gave):
         return [(cut[0], (tiles, f"{cut[1]}"))]
     if gave(lambda g: sums[g].half().double() * _token_scales(case, g)[:, None] * scale_b[g]):
@@ -246,6 +264,16 @@ def _other_groups_scale(case: Case, parts: dict, sums: dict, wrong: list[int]) -
         for other, scale in enumerate(case.inputs["scale_b"].double()):
             if torch.equal(parts[g].values, (sums[g] * _token_scales(case, g)[:, None] * scale).half()):
                 return f"this has the scale of group {other}: group {g} has scale_b[{g}]"
+    return ""
+
+
+def _other_place(case: Case, parts: dict, sums: dict, wrong: list[int]) -> str:
+    """A message if a group's scales come from another place of scale_a; empty otherwise."""
+    groups, max_m = case.inputs["scale_a"].shape
+    for g, first in itertools.product(wrong, range(groups * max_m)):
+        scales = _token_scales(case, g, first)[:, None] * case.inputs["scale_b"][g].double()
+        if parts[g].values.allclose((sums[g] * scales).half(), rtol=0, atol=0, equal_nan=True):
+            return f"the scales of group {g} begin at g * max_m = {g * max_m} in scale_a, and these begin at {first}"
     return ""
 
 

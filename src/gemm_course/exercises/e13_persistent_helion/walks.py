@@ -120,6 +120,10 @@ def _with_its_own_end(at: _At, last: int) -> Tile:
 
 
 _TOO_WIDE = "a column has as many tiles as the group has tile rows, tiles_m; this divides by tiles_n"
+_ONE_OF_TWO = (
+    "`row` and `col` come from the same number: the row takes the remainder, (tile - first) % tiles_m, and the column "
+    "the quotient, (tile - first) // tiles_m"
+)
 _ENDS_EARLY = "`end` is the row after the group's last one, not after the tile's"
 _WHERE = "torch.where(passed, a, b) is a for the groups that the tile has passed, and b for the others"
 _CHOICES: tuple[tuple[str, Callable], ...] = (
@@ -148,6 +152,13 @@ NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
         "place",
         _TOO_WIDE,
         _placed(lambda at: _tile(at.own % at.tiles_m, at.own // at.tiles_n, at.start, at.end)),
+    ),
+    ("place", _ONE_OF_TWO, _placed(lambda at: _tile(at.own % at.tiles_m, at.own % at.tiles_m, at.start, at.end))),
+    ("place", _ONE_OF_TWO, _placed(lambda at: _tile(at.own // at.tiles_m, at.own // at.tiles_m, at.start, at.end))),
+    (
+        "once",
+        "tile_row_ends counts tile rows, and each of them has tiles_n tiles: the tiles end at tile_row_ends * tiles_n",
+        lambda sizes, N: [group[: _tile_rows(size)] for group, size in zip(groups_of(sizes, N), sizes)],
     ),
     (
         "place",
