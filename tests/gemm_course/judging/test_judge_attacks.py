@@ -759,6 +759,36 @@ def test_sums_that_torch_computed_are_wrong_as_arguments_of_a_launch(judge, load
         assert re.search(says, result.message), result.text()
 
 
+# The branch is not compiled: BLOCK_M is 16 there.
+TELLS = """
+seen = []
+
+@triton.jit
+def column_sums(
+    grad_ptr, ends_ptr, out_ptr, N, stride_grad, stride_out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    if BLOCK_M == 1:
+        seen.append(float(str(tl.load(grad_ptr).to(tl.float32)).strip("[]")))
+    elif BLOCK_M == 2:
+        tl.store(out_ptr, N + 0.0)
+
+def bias_gradient(grad, ends, out):
+    bounds = [0, *ends.tolist()]
+    for g, (start, end) in enumerate(zip(bounds, bounds[1:])):
+        for column in range(grad.shape[1]):
+            seen.clear()
+            for row in range(start, end):
+                column_sums[(1,)](grad[row, column:], ends, out, 0, 0, 0, 1, 1)
+            column_sums[(1,)](grad, ends, out[g, column:], float(sum(seen)), 0, 0, 2, 1)
+"""
+
+
+def test_what_the_kernel_tells_python_code_in_other_launches_earns_nothing(judge):
+    (exercise,) = manifest.find("11b")
+    result = attack(judge, TELLS, msgspec.structs.replace(exercise, seconds=30.0), compiling=False)
+    assert re.search(r"column_sums is launched \d+ times: the given line launches it once", result.message)
+
+
 # Ways past the static check that were found: code that runs anything in the answer's process, by no refused name.
 WAYS_IN = {
     "a format string": 'try: "{0.__globals__[torch].sys.nope}".format(describe_groups)\n'

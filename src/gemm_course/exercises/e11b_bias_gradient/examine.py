@@ -102,9 +102,12 @@ def _computed_elsewhere(ran: Ran) -> str:
         return ""
     if ran.unread:
         return "no kernel reads anything of grad: a kernel has to compute the sums that it stores, from what it loads"
-    others = ran.value.get("others") if isinstance(ran.value, dict) else None
+    value = ran.value if isinstance(ran.value, dict) else {}
+    others, launches = value.get("others"), value.get("launches")
     if isinstance(others, list) and others:
         return f"the kernel `{str(others[0])[:60]}` is launched, too: {KERNEL} alone makes the sums, in one launch"
+    if type(launches) is int and launches > 1:
+        return f"{KERNEL} is launched {launches} times: the given line launches it once, for all sums"
     return ""
 
 

@@ -22,7 +22,7 @@ def prepare(inputs: dict, watch) -> Callable:
         programs = watch.programs()
         own = getattr(answer, "__globals__", {}).get(KERNEL)
         others = [getattr(each, "__name__", "") for each in watch.launched if each is not own]
-        return programs and {"programs": programs, "others": others[:1]}
+        return programs and {"programs": programs, "launches": len(watch.launched), "others": others[:1]}
 
     return call
 
