@@ -1,4 +1,4 @@
-"""FLOP counts of ``grouped_mm`` for ``torch.utils.flop_counter``.
+"""FLOP counts of operators for ``torch.utils.flop_counter``.
 
 Importing torch's counter imports Triton, so its registry is not touched before somebody else has imported it.
 """
@@ -6,6 +6,7 @@ Importing torch's counter imports Triton, so its registry is not touched before 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -20,17 +21,23 @@ def flops(mat_a_shape, mat_b_shape, *others, out_shape=None) -> int:
     return 2 * groups * mat_a_shape[-2] * mat_a_shape[-1] * mat_b_shape[-1]
 
 
-def register() -> None:
-    """Make the operators known to torch's counter, if it has been imported, and to the counters that are active now."""
+def register(formulas: Mapping[object, Callable[..., int]] | None = None) -> None:
+    """Make operators known to torch's counter, if it has been imported, and to the counters that are active now.
+
+    Args:
+        formulas: the FLOP count of each operator, of its arguments' shapes. Default: the grouped products'.
+    """
     counter = sys.modules.get(_COUNTER)
     if counter is None or not hasattr(counter, "register_flop_formula"):
         return
-    ops = torch.ops.course_kernels
-    operators = [ops.grouped_mm, ops.scaled_grouped_mm, ops.grouped_mm_out]
-    if operators[0] not in counter.flop_registry:
-        counter.register_flop_formula(operators)(flops)
+    if formulas is None:
+        ops = torch.ops.course_kernels
+        formulas = dict.fromkeys([ops.grouped_mm, ops.scaled_grouped_mm, ops.grouped_mm_out], flops)
+    for operator, formula in formulas.items():
+        if operator not in counter.flop_registry:
+            counter.register_flop_formula(operator)(formula)
     # A counter copies the registry when it is made, which may have been before.
     for mode in _get_current_dispatch_mode_stack():
         if isinstance(registry := getattr(getattr(mode, "counter", None), "flop_registry", None), dict):
-            for operator in operators:
+            for operator in formulas:
                 registry.setdefault(operator, counter.flop_registry[operator])
