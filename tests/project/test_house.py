@@ -36,6 +36,10 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.group_sums": "course_kernels/packed/test_group_sums.py",
     "course_kernels.kernels.masked": "course_kernels/masked/test_api.py",
     "course_kernels.kernels.quantize": "course_kernels/fp8/test_quantize.py",
+    "course_kernels.kernels.activation": "course_kernels/moe/test_steps.py",
+    "course_kernels.kernels.gated": "course_kernels/moe/test_layer.py",
+    "course_kernels.kernels.moe_routing": "course_kernels/moe/test_routing.py",
+    "course_kernels.kernels.moe_rows": "course_kernels/moe/test_steps.py",
     "course_kernels.kernels.jagged": "course_kernels/jagged/test_triton_kernels.py",
     "course_kernels.kernels.transposed": "course_kernels/packed/test_api.py",
     "course_kernels.kernels.cute_sm90.compilation": "course_kernels/kernels/cute_sm90/test_kernel.py",
@@ -51,6 +55,8 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.cute_sm90.operands": "course_kernels/kernels/cute_sm90/test_layer_gpu.py",
     "course_kernels.kernels.cute_sm90.ragged_descriptor": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
     "course_kernels.kernels.cute_sm90.stages": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
+    # Tuples without computation.
+    "course_kernels.moe.form": "course_kernels/moe/test_layer.py",
     # Code of other processes: its caller starts and tests it.
     "course_kernels.codegen.child": "course_kernels/codegen/test_builds.py",
     "gemm_course.exercises.judge_service": "gemm_course/exercises/test_judge_process.py",

@@ -6,6 +6,7 @@ Importing torch's counter imports Triton, so its registry is not touched before 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -34,14 +35,19 @@ _FORMULAS = dict.fromkeys(("grouped_mm", "scaled_grouped_mm", "grouped_mm_out", 
 _FORMULAS |= {"deepgemm": masked_flops, "group_gemm_out": list_flops}
 
 
-def register() -> None:
-    """Make the operators known to torch's counter, if it has been imported, and to the counters that are active now."""
+def register(formulas: Mapping[object, Callable[..., int]] | None = None) -> None:
+    """Make operators known to torch's counter, if it has been imported, and to the counters that are active now.
+
+    Args:
+        formulas: the FLOP count of each operator, of its arguments' shapes. Default: those of this module.
+    """
     counter = sys.modules.get(_COUNTER)
     if counter is None or not hasattr(counter, "register_flop_formula"):
         return
-    ops = torch.ops.course_kernels
-    # While this package is being imported, some are not defined yet.
-    formulas = {getattr(ops, name): formula for name, formula in _FORMULAS.items() if hasattr(ops, name)}
+    if formulas is None:
+        ops = torch.ops.course_kernels
+        # While this package is being imported, some are not defined yet.
+        formulas = {getattr(ops, name): formula for name, formula in _FORMULAS.items() if hasattr(ops, name)}
     for operator, formula in formulas.items():
         if operator not in counter.flop_registry:
             counter.register_flop_formula(operator)(formula)

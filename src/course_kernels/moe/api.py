@@ -16,7 +16,6 @@ from course_kernels.contexts import (
     is_compiling,
     refuse_dtensors,
     refuse_tangents,
-    wants_grad,
 )
 from course_kernels.engine.checks import Backend
 from course_kernels.kernels.codes import Activation
@@ -61,6 +60,7 @@ def moe_feed_forward(
             "geglu_tanh", "reglu", and gpt-oss's "swiglu_oai"; without: "silu", "gelu", "gelu_tanh", "relu", "relu2".
         gate_up_bias, down_bias: (E, 2 * I) (or (E, I)) and (E, H) of x's dtype or float32, added in float32; or None.
         concatenated: False where rows of gate and up take turns in ``gate_up``, the gate's first, as in gpt-oss.
+            Without a gate it means nothing.
         weights_on: "output" weights an expert's result, "input" its row of x, which is rounded then (Llama 4).
         main_grads: float32 tensors of the shapes of gate_up and of down, any strides, or None for either: the backward
             adds the weight's gradient to it, rounded once, and the weight itself gets none. Not with
@@ -110,7 +110,8 @@ def moe_feed_forward(
         )  # fmt: skip
     checks.check_names(backend, weights_on, concatenated, num_sms)
     refuse_dtensors("moe_feed_forward", x=x, gate_up=gate_up, down=down, top_k_weights=top_k_weights)
-    form = Form(activation_of(activation), not concatenated, weights_on == "input", backend, num_sms)
+    activation = activation_of(activation)
+    form = Form(activation, activation.gated and not concatenated, weights_on == "input", backend, num_sms)
     if isinstance(x, Tensor) and (dtype := autocast_dtype(x.device.type)):
         x, gate_up, down = (cast(each, dtype) if isinstance(each, Tensor) else each for each in (x, gate_up, down))
         if gate_up_bias is not None and gate_up_bias.dtype != torch.float32:
@@ -128,7 +129,4 @@ def moe_feed_forward(
     operands = Operands(x, gate_up, down, weights, gate_up_bias, down_bias)
     if main_grads is None:
         return feed_forward(operands, routing, form)
-    checks.check_main_grads(main_grads, operands)
-    if not wants_grad(*operands):
-        return feed_forward(operands, routing, form)
-    return feed_forward_collecting(operands, routing, form, tuple(main_grads))
+    return feed_forward_collecting(operands, routing, form, main_grads)
