@@ -13,10 +13,10 @@ from torch import Tensor
 
 from course_kernels.config import GemmConfig, LaunchOptions
 from course_kernels.engine.access import Access, batch_access, flat_rows, load_access, ragged_access
-from course_kernels.engine.product import Problem, Product
+from course_kernels.engine.product import Epilogue, Gated, Problem, Product
 from course_kernels.engine.scaling import BLOCK, Blocks, Lines, blocks_restart, is_outer
 from course_kernels.engine.tuning import Extents, Gpu, Kind, choose, log_choice
-from course_kernels.kernels.codes import Layout, Scales, Schedule
+from course_kernels.kernels.codes import FunctionName, Layout, Scales, Schedule
 from course_kernels.runtime import Device
 
 INTERPRETER_PROGRAMS = 4
@@ -57,15 +57,17 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
         mat_a, mat_b, out, scale_a, scale_b = mat_b.mT, mat_a.mT, out.mT, scale_b, scale_a
     ragged = problem.mode != "batch"
     groups, depth, columns = mat_b.shape
-    rows = mat_a.shape[0] if ragged else mat_a.shape[1]
+    epilogue, index = product.epilogue, product.index
+    rows = mat_a.shape[1] if not ragged else mat_a.shape[0] if index is None else index.shape[0]
     uses_tma = device.uses_tma
     shared_b = groups > 1 and mat_b.stride(0) == 0
-    a = load_access(mat_a, uses_tma)
-    b = load_access((mat_b[:1] if shared_b else mat_b).mT, uses_tma)
+    gated = type(epilogue) is Gated and epilogue.activation.gated
+    a = load_access(mat_a, uses_tma and index is None)
+    b = load_access((mat_b[:1] if shared_b else mat_b).mT, uses_tma and not gated)
     # A descriptor's innermost coordinate is a multiple of 16 bytes: the hardware traps otherwise.
     row_step = 16 // mat_a.element_size() if ragged and a.kind == Layout.COL_MAJOR else 1
     if ragged:
-        c = ragged_access(out, uses_tma and row_step == 1, stored=True)
+        c = ragged_access(out, uses_tma and row_step == 1 and epilogue.activation is None, stored=True)
     else:
         c = batch_access(out, uses_tma)
     kind = _kind(problem, "m" if ragged else "batch", "k" if mat_b.stride(-2) == 1 else "n", mat_a)
@@ -84,7 +86,9 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
         total=rows, M=0 if ragged else rows, N=columns, K=depth, G=groups,
         **_strides("a", ("g", "m", "k"), mat_a), **_strides("b", ("g", "k", "n"), mat_b),
         **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b), **blocks,
-        LOAD_A=product.rows.load, EPILOGUE=product.epilogue.function,
+        index_ptr=index, **epilogue.sides(),
+        LOAD_A=product.rows.load, LOAD_B=FunctionName("load_pair" if gated else "load_columns"),
+        EPILOGUE=epilogue.function, **_activation(epilogue),
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind, RAGGED=ragged, SHARED_B=shared_b, ROW_STEP=row_step,
         ZERO_TAIL=ragged and not problem.keep_tail,
         GROUPS=max(2, 1 << (groups - 1).bit_length()) if ragged else 2,
@@ -107,6 +111,15 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
     if ragged and a.has_descriptor:
         totals["a"] = 0 if a.kind == Layout.ROW_MAJOR else 1
     return Prepared("contiguous", programs, arguments, _options(config), totals)
+
+
+def _activation(epilogue: Epilogue) -> dict[str, Any]:
+    """The kernel's constants for an epilogue's activation; None without one."""
+    names = ("FUNCTION", "GATED", "ALPHA", "LIMIT", "SHIFT")
+    if epilogue.activation is None:
+        return dict.fromkeys((*names, "STEP"))
+    found = dict(zip(names, epilogue.activation))
+    return found | dict(FUNCTION=int(found["FUNCTION"]), STEP=1 + epilogue.interleaved)
 
 
 def _transposed(problem: Problem, product: Product, out: Tensor, device: Device) -> Prepared:

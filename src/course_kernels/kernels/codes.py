@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import NamedTuple
 
 SCALE_BLOCK = 128  # elements along K, and lines of a square block, that share a factor
 
@@ -56,3 +57,31 @@ class Record(enum.IntEnum):
     OFF = 0
     PROGRAM = 1
     TIME = 2
+
+
+class Function(enum.IntEnum):
+    """The function of an ``Activation``."""
+
+    SILU = 0
+    GELU = 1  # by the error function
+    GELU_TANH = 2
+    RELU = 3
+    RELU2 = 4  # the square of relu
+
+
+class Activation(NamedTuple):
+    """What a feed-forward layer does between its products: f(gate) * (up + shift), or f(x) where it is not gated.
+
+    Attributes:
+        function: f. SILU is x * sigmoid(alpha * x).
+        gated: whether the first product has two halves, gate and up.
+        alpha: of SILU alone.
+        limit: gate is at most this, and up is between its negative and it; None for no limit.
+        shift: added to up.
+    """
+
+    function: Function
+    gated: bool = True
+    alpha: float = 1.0
+    limit: float | None = None
+    shift: float = 0.0

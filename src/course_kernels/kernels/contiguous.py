@@ -19,12 +19,14 @@ from triton.tools.ragged_tma import to_ragged_indices
 
 from course_kernels.kernels.codes import SCALE_BLOCK, Store
 from course_kernels.kernels.common import add_scaled, multiply_add, tile_position, xcd_tile
+from course_kernels.kernels.gated import gather_rows, load_pair, store_activated, store_gradient
 from course_kernels.kernels.round_robin import ANY, DYNAMIC, ROW_MAJOR, next_dynamic_tile
 
 POINTERS = tl.constexpr(int(Store.POINTERS))
 WINDOW = tl.constexpr(int(Store.WINDOW))
 GROUPED = tl.constexpr(int(Store.GROUPED))
 SCALE_DEPTH = tl.constexpr(SCALE_BLOCK)  # depth of a block that shares a factor
+LAYER_PARTS = (gather_rows, load_pair, store_activated, store_gradient)  # which launches name, as those below
 
 
 @triton.jit
@@ -124,9 +126,18 @@ def load_rows(
     operand, g, row, k, rows, K, KIND: tl.constexpr, IN_GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """The ``LOAD_A`` function for rows of A as they are; ``operand``: A and its strides (a, group, row, k)."""
-    a, stride_g, stride_m, stride_k = operand
+    """The ``LOAD_A`` function for rows of A as they are; ``operand``: A, its strides (group, row, k), no index."""
+    a, stride_g, stride_m, stride_k, _ = operand
     return load_block(a, g, row, k, rows, K, stride_g, stride_m, stride_k, KIND, IN_GROUP, BLOCK_M, BLOCK_K)
+
+
+@triton.jit
+def load_columns(
+    b, g, col, k, N, K, stride_g, stride_n, stride_k, KIND: tl.constexpr, STEP: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """The ``LOAD_B`` function for columns of B as they are."""
+    return load_block(b, g, col, k, N, K, stride_g, stride_n, stride_k, KIND, True, BLOCK_N, BLOCK_K)
 
 
 @triton.jit
@@ -138,11 +149,11 @@ def store_sums(
 
     Args:
         parts: the result and its strides (desc, ptr, group, row, column); the bias and its strides (ptr, group,
-            column); the factors (of A's rows, of B's columns, group).
+            column); the factors (of A's rows, of B's columns, group); what other epilogues need.
         acc: the tile's sums; its first row of C, ``row``, is ``row_a`` among the factors of A's rows.
     """
     c_desc, c_ptr, stride_cg, stride_cm, stride_cn, bias_ptr, stride_bias_g, stride_bias_n = parts[:8]
-    scale_a_ptr, scale_b_ptr, stride_scale_g = parts[8:]
+    scale_a_ptr, scale_b_ptr, stride_scale_g = parts[8:11]
     if not SCALED:
         scale_a_ptr, scale_b_ptr = None, None
     acc = scaled_and_biased(
@@ -155,10 +166,10 @@ def store_sums(
 @triton.jit
 def compute_tile(
     operand_a, b, parts, block_scales, tile, tiles_n, offs_ptr, row_ends, groups,
-    total, M, N, K, G, stride_bg, stride_bk, stride_bn, LOAD_A: tl.constexpr, EPILOGUE: tl.constexpr,
-    A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, RAGGED: tl.constexpr, SHARED_B: tl.constexpr,
-    A_LINES: tl.constexpr, B_LINES: tl.constexpr, ROW_STEP: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    total, M, N, K, G, stride_bg, stride_bk, stride_bn, LOAD_A: tl.constexpr, LOAD_B: tl.constexpr,
+    EPILOGUE: tl.constexpr, STEP: tl.constexpr, A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr,
+    RAGGED: tl.constexpr, SHARED_B: tl.constexpr, A_LINES: tl.constexpr, B_LINES: tl.constexpr, ROW_STEP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Find a tile's group, multiply, store."""
@@ -182,8 +193,8 @@ def compute_tile(
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for k in range(0, tl.cdiv(K, BLOCK_K)):
         block_a = LOAD_A(operand_a, g, row, k * BLOCK_K, end, K, A_KIND, not RAGGED, BLOCK_M, BLOCK_K)
-        block_b = load_block(
-            b, b_group, col, k * BLOCK_K, N, K, stride_bg, stride_bn, stride_bk, B_KIND, True, BLOCK_N, BLOCK_K
+        block_b = LOAD_B(
+            b, b_group, col, k * BLOCK_K, N, K, stride_bg, stride_bn, stride_bk, B_KIND, STEP, BLOCK_N, BLOCK_K
         )
         if A_LINES == 0:
             acc = multiply_add(block_a, block_b.T, acc, PRECISION)
@@ -207,7 +218,9 @@ def contiguous_kernel(
     total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
     stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
     stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
-    LOAD_A: tl.constexpr, EPILOGUE: tl.constexpr,
+    index_ptr, pre_ptr, weights_ptr, activated_ptr, dots_ptr,
+    LOAD_A: tl.constexpr, LOAD_B: tl.constexpr, EPILOGUE: tl.constexpr, GATED: tl.constexpr, STEP: tl.constexpr,
+    FUNCTION: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr, SHIFT: tl.constexpr,
     A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, RAGGED: tl.constexpr, SHARED_B: tl.constexpr,
     A_LINES: tl.constexpr, B_LINES: tl.constexpr, ROW_STEP: tl.constexpr, ZERO_TAIL: tl.constexpr, GROUPS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
@@ -225,8 +238,11 @@ def contiguous_kernel(
         A_LINES, B_LINES: 0, or lines of A's and B's blocks of 128 along K, 1 or 128 each: then scale_a_ptr is
             (total, blocks) or (G, M, blocks), or M in blocks of its own, with any strides, and scale_b_ptr is likewise
             (G, N, blocks). BLOCK_K divides 128.
+        index_ptr, pre_ptr, weights_ptr, activated_ptr, dots_ptr: of the parts in ``kernels.gated``, else None.
         LOAD_A: how a block of A is loaded, a device function such as ``load_rows``; its first argument is one tuple.
+        LOAD_B: how a block of B's columns is loaded, such as ``load_columns``.
         EPILOGUE: writes a tile's sums to C, a device function such as ``store_sums``; its first argument is a tuple.
+        GATED, STEP, FUNCTION, ALPHA, LIMIT, SHIFT: of the activation: STEP is 2 if gate and up take turns in B.
         ROW_STEP: tiles begin at multiples of it. It is 1, except where A is a descriptor whose innermost dimension is
             the rows: that coordinate must be aligned, so it is the number of elements in 16 bytes. Then C goes through
             pointers, which leave out the rows before the group.
@@ -234,10 +250,11 @@ def contiguous_kernel(
         ZERO_TAIL: write zeros to the rows after the last group.
         NUM_XCDS: of ``common.xcd_tile``; the dynamic schedule has none.
     """
-    operand_a = (a, stride_ag, stride_am, stride_ak)
+    operand_a = (a, stride_ag, stride_am, stride_ak, index_ptr)
     parts = (
         c_desc, c_ptr, stride_cg, stride_cm, stride_cn, bias_ptr, stride_bias_g, stride_bias_n,
-        scale_a_ptr, scale_b_ptr, stride_scale_g,
+        scale_a_ptr, scale_b_ptr, stride_scale_g, pre_ptr, weights_ptr, activated_ptr, dots_ptr,
+        GATED, STEP, FUNCTION, ALPHA, LIMIT, SHIFT,
     )  # fmt: skip
     block_scales = (
         scale_a_ptr, scale_b_ptr, stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
@@ -257,8 +274,8 @@ def contiguous_kernel(
         while tile < tiles:
             compute_tile(
                 operand_a, b, parts, block_scales, tile, tiles_n, offs_ptr, row_ends, groups,
-                total, M, N, K, G, stride_bg, stride_bk, stride_bn, LOAD_A, EPILOGUE,
-                A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, A_LINES, B_LINES,
+                total, M, N, K, G, stride_bg, stride_bk, stride_bn, LOAD_A, LOAD_B, EPILOGUE,
+                STEP, A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, A_LINES, B_LINES,
                 ROW_STEP, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
             )  # fmt: skip
             tile = next_dynamic_tile(counter_ptr, tiles)
@@ -270,8 +287,8 @@ def contiguous_kernel(
                 position = tile
             compute_tile(
                 operand_a, b, parts, block_scales, position, tiles_n, offs_ptr, row_ends, groups,
-                total, M, N, K, G, stride_bg, stride_bk, stride_bn, LOAD_A, EPILOGUE,
-                A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, A_LINES, B_LINES,
+                total, M, N, K, G, stride_bg, stride_bk, stride_bn, LOAD_A, LOAD_B, EPILOGUE,
+                STEP, A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, A_LINES, B_LINES,
                 ROW_STEP, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
             )  # fmt: skip
     if ZERO_TAIL:
