@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from course_kernels import schedule
+from course_kernels.bench import record
 from course_kernels.bench.rows import title_of
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 
@@ -182,3 +183,29 @@ def shares(results: Mapping, provider: str, block: tuple[int, int], sms: int) ->
         used["the rest"] = room
         found[name] = Share("arithmetic" if arithmetic >= traffic else "memory", used)
     return found
+
+
+def layer_gains(model: str, results: Mapping | None = None) -> dict[str, dict[int, float]]:
+    """How many times as fast the library's MoE layer was as transformers', forward, by tokens; of one model.
+
+    Args:
+        model: its name in the record; rows are named "<model>-<tokens>-<router>".
+        results: the record; "moe_layer" by default.
+
+    Returns:
+        "<router>, recorded" → tokens → ratio of the medians of "transformers" and "auto". Nothing without a record or
+        rows of the model with both times.
+    """
+    if results is None:
+        try:
+            results = record.load("moe_layer")
+        except FileNotFoundError:
+            return {}
+    found: dict[str, dict[int, float]] = {}
+    for name, row in results["rows"].items():
+        this, tokens, router = name.rsplit("-", 2)
+        us = row["us"]["forward"]
+        if this == model and {"transformers", "auto"} <= us.keys():
+            ratios = found.setdefault(f"{router.replace('zipf', 'Zipf')}, recorded", {})
+            ratios[int(tokens)] = us["transformers"]["median_us"] / us["auto"]["median_us"]
+    return {router: dict(sorted(ratios.items())) for router, ratios in found.items()}

@@ -154,3 +154,23 @@ def test_ceiling_is_the_dense_product_or_a_copy():
 def test_recorded_times_have_the_titles_of_their_rows():
     rows = {"a": {"title": "A", "us": {"forward": {"cublas": {"median_us": 2.5}}}}}
     assert records.jagged_times(rows) == {"A": {"cublas": 2.5}}
+
+
+def test_gains_of_a_layer_are_those_of_the_model_and_by_router():
+    def row(theirs, ours):
+        times = {"transformers": theirs, "auto": ours}
+        return {"us": {"forward": {name: {"median_us": us} for name, us in times.items() if us}}}
+
+    rows = {
+        "a-3b-4096-zipf": row(40.0, 20.0), "a-3b-64-zipf": row(12.0, 10.0), "a-3b-64-equal": row(9.0, 6.0),
+        "a-3b-1-zipf": row(None, 5.0), "b-64-zipf": row(8.0, 1.0),
+    }  # fmt: skip
+    found = records.layer_gains("a-3b", {"rows": rows})
+    assert found == {"Zipf, recorded": {64: 1.2, 4096: 2.0}, "equal, recorded": {64: 1.5}}
+    assert list(found["Zipf, recorded"]) == [64, 4096]
+    assert records.layer_gains("c", {"rows": rows}) == {}
+
+
+def test_without_a_record_of_the_layer_there_are_no_gains(monkeypatch, tmp_path):
+    monkeypatch.setattr(records.record, "RESULTS", tmp_path)
+    assert records.layer_gains("a-3b") == {}
