@@ -47,9 +47,10 @@ device = runtime.device()
 # %% [markdown]
 # ## The layer as it is
 #
-# Each token has chosen k experts. `index` (T, k) has their numbers, `weights` (T, k) says how much each counts. Here
-# is the layer with torch's `grouped_mm`, in the way that transformers and others write it. Each expert has one weight
-# for *gate* and *up*, (2 · I, H), and one for *down*, (H, I). The activation is SwiGLU: silu(gate) · up.
+# Each token has chosen k [experts](glossary.md#expert). `index` (T, k) has their numbers, `weights` (T, k) says how
+# much each counts. Here is the layer with torch's `grouped_mm`, in the way that transformers and others write it. Each
+# expert has one weight for *gate* and *up*, (2 · I, H), and one for *down*, (H, I). The activation is
+# [SwiGLU](glossary.md#SwiGLU): silu(gate) · up.
 
 
 # %%
@@ -99,6 +100,8 @@ figures.operations(done)
 #
 # The products move a third of the bytes. The first product moves most. But the four operations after the second
 # product, which only bring rows into order and add them, move more than both products together.
+#
+# A dot marks what autograd keeps for backward. It keeps five of the large results: more about this below.
 #
 # </details>
 #
@@ -184,10 +187,10 @@ saved(before, parts)
 #
 # ### Activation in the epilogue
 #
-# After the loop, the sums of a tile are in registers. Storing them, to load them again for `silu(gate) * up`, costs
-# two kernels and most bytes of the first product. The [epilogue](glossary.md#epilogue) can compute the activation in
-# registers, if both halves are there: column c of the result needs column c of gate *and* column I + c. So one tile
-# takes its columns from both halves of the weight.
+# After the loop, the sums of a tile are in registers. The product stores them, and two kernels load them again for
+# `silu(gate) * up`. The [epilogue](glossary.md#epilogue) of the product can compute the activation in registers, if
+# both halves are there: column c of the result needs column c of gate *and* column I + c. So one tile takes its columns
+# from both halves of the weight.
 #
 # **Guess:** two kernels disappear. What else is saved?
 
@@ -233,7 +236,7 @@ saved(before, parts)
 # **Guess:** how many gigabytes are left, of those at the beginning?
 
 # %% tags=["hide-output"]
-parts = parts | {"routing": 4 * 8 * T * k}  # the ids, and three tables of int32
+parts = parts | {"routing": (8 + 3 * 4) * T * k}  # the ids, and three tables of int32
 plans["four kernels"] = parts
 figures.fusions(plans)
 
@@ -259,7 +262,7 @@ def fused_ms(T, k=8, H=2048, I=768, E=128):
     rows, busy = 2 * T * k, min(E, T * k)  # at most this many experts have tokens
     moved = [rows * (H + I) + 4 * busy * I * H, rows * (I + H) + 2 * busy * H * I]
     times = [seconds(each, flops) for each, flops in zip(moved, product_flops(T, k, H, I))]
-    return [1e3 * each for each in (seconds(32 * T * k), *times, seconds(rows * H + 2 * T * H))]
+    return [1e3 * each for each in (seconds(20 * T * k), *times, seconds(rows * H + 2 * T * H))]
 
 
 print(f"predicted: {sum(fused_ms(32768)):.1f} ms in place of {sum(plain_ms(32768)):.1f} ms")
@@ -567,12 +570,17 @@ for T in (1, 64, 1024, 32768):
 #
 # - **Thousands of tokens:** the bytes between the products count. Fusing saves most of them.
 # - **From eight to a few hundred tokens:** most experts have a row or a few, so their weights are read, and there is
-#   little else to move. The fifteen operations are nearly as fast. Here fusing does not pay. - **One token:** the
-#   weights of eight experts, 75 MB, take 18 µs to read. Now fusing saves launches: eleven of fifteen, 33 µs. What is
-#   left is the reading. Only smaller weights make it faster, such as FP8 (lesson 12).
-#
-# So count before you fuse. If nearly all bytes are weights, the layer is as fast as memory allows, and a better
-# epilogue changes nothing.
+#   little else to move. The fifteen operations are nearly as fast. Here fusing does not pay.
+# - **One token:** eight experts have one row each. Now fusing saves launches, eleven of fifteen. What is left?
+
+# %%
+weights_of_8 = 2 * 8 * 3 * I * H
+print(f"weights of 8 experts: {weights_of_8 / 1e6:.0f} MB, {1e6 * weights_of_8 / copy_rate:.0f} µs to read")
+print(f"eleven launches: {11e6 * launch:.0f} µs")
+
+# %% [markdown]
+# The reading is left. Only smaller weights make it faster, such as FP8 (lesson 12). So count before you fuse. If nearly
+# all bytes are weights, the layer is as fast as memory allows, and a better epilogue changes nothing.
 #
 # ## In the library
 #
@@ -683,21 +691,21 @@ figures.losses(curves)
 #
 # ## Try it
 #
-# [Exercise 14a](../exercises/14a_gathered_load.ipynb): the gathered load, with tokens that are not ours. [Exercise
-# 14b](../exercises/14b_router_gradient.ipynb): the router's gradient. Or change a cell and run it again:
+# [Exercise 14a](../exercises/14a_gathered_load.ipynb): the gathered load, with tokens that are not ours.
+# [Exercise 14b](../exercises/14b_router_gradient.ipynb): the router's gradient. Or change a cell and run it again:
 #
 # 1. Count the bytes of a model with few, large experts: `qwen3(32768, k=2, H=4096, I=14336, experts=8)` is Mixtral's
 #    layer. Which part do the products move now, and what does it say about fusing?
 #    <details><summary>Answer</summary>The products move 42 % of the bytes, and 58 % are still moved around them. But
-#    each row is multiplied with 14336 columns, not 768. The multiplications take 33 ms, and all other operations 3
-#    ms. Fusing pays most where experts are small.</details> 2. Let `gathered_swiglu` gather the rows of the result,
-#    too: store row r at `tokens[r]`. What happens, and for which k would it be right?
+#    each row is multiplied with 14336 columns, not 768. The multiplications take about ten times as long as everything
+#    around them. Fusing pays most where experts are small.</details>
+# 2. Let `gathered_swiglu` store row r at `tokens[r]`, too. What happens, and for which k would it be right?
 #    <details><summary>Answer</summary>Each token has k rows in the result, and they overwrite each other. For k = 1
 #    it would be right, and no combine is needed.</details>
 # 3. The layer before keeps `x` for its own backward. What does our layer keep in addition, for each token of
-#    Qwen3-30B-A3B? And if it kept `x` and computed the first product again? <details><summary>Answer</summary>4kI =
-#    24,576 bytes: the pre-activation. Without it, backward would need a seventh product, and keep nothing of its
-#    own.</details>
+#    Qwen3-30B-A3B? And if it kept `x` and computed the first product again?
+#    <details><summary>Answer</summary>4kI = 24,576 bytes: the pre-activation. Without it, backward would need a seventh
+#    product, and keep nothing of its own.</details>
 # 4. In `layer_with_old_memory`, multiply first and choose then: `torch.where(weight == 0, 0, weighted)`. Is it right
 #    now? What about the gradients?
 #    <details><summary>Answer</summary>The result is right. But the gradient of the weights is the product of dy with
@@ -707,8 +715,9 @@ figures.losses(curves)
 #
 # - A layer in torch is fifteen operations. Two multiply; the others move more bytes than these.
 # - Gather in the load, activate in the epilogue, combine in one pass: four kernels, and two fifths of the bytes.
-# - A gathered load has pointers in place of a descriptor: `cp.async`, 16 bytes a copy. - Backward needs `x` and the
-#   pre-activation. One epilogue gives the gradient, the activation and the router's gradient.
+# - A gathered load has pointers in place of a descriptor: `cp.async`, 16 bytes a copy.
+# - Backward needs `x` and the pre-activation. One epilogue gives the gradient, the activation, and the router's
+#   gradient.
 # - A weight of 0 is no mask. Rows that are not ours must not be read.
 # - With one token, reading the weights is all that is left.
 #
@@ -719,9 +728,10 @@ figures.losses(curves)
 # - Tan et al., [ScatterMoE](https://arxiv.org/abs/2403.08245), 2024: products that read and write rows by index.
 # - Gale et al., [MegaBlocks](https://arxiv.org/abs/2211.15841), 2022: expert layers as sparse products.
 # - Shazeer, [GLU variants improve transformer](https://arxiv.org/abs/2002.05202), 2020: gated activations.
-# - [Experts in transformers](https://huggingface.co/docs/transformers/experts_interface): the interface of
-#   implementations. - [FlashInfer](https://github.com/flashinfer-ai/flashinfer) and
-#   [Liger](https://github.com/linkedin/Liger-Kernel): fused layers of others, for inference and for training.
+# - [transformers](https://github.com/huggingface/transformers): models choose the implementation of their experts by
+#   name.
+# - [FlashInfer](https://github.com/flashinfer-ai/flashinfer) and [Liger](https://github.com/linkedin/Liger-Kernel):
+#   fused layers of others, for inference and for training.
 #
 # ## What to read next
 #

@@ -13,23 +13,29 @@ _PARTS = {"routing": PINK, "gather": ORANGE, "product": BLUE, "activation": GREE
 
 
 @drawing
-def operations(moved: Sequence[tuple[str, float, float]], products: Sequence[str] = ("product",)) -> Figure:
+def operations(moved: Sequence[tuple[str, float, float, float]]) -> Figure:
     """Draw the bytes that each operation of a layer reads and writes, in their order.
 
-    Products are blue, all others orange; the lighter end of a bar is what is written.
+    Products are blue, all others orange. The lighter end of a bar is what is written. Autograd keeps it where it has
+    a dot.
 
     Args:
-        moved: name, bytes read, bytes written.
-        products: names of the operations that multiply matrices.
+        moved: name, bytes read, bytes written, bytes of these that are kept for backward.
     """
     figure, axes = canvas(0.25 * len(moved) + 0.9)
-    for y, (name, read, written) in enumerate(moved):
-        color = BLUE if name in products else ORANGE
+    for y, (name, read, written, kept_) in enumerate(moved):
+        color, right = BLUE if name == "product" else ORANGE, (read + written) / 1e9
         axes.barh(y, read / 1e9, height=0.7, color=color, gid=f"{y} read")
         axes.barh(y, written / 1e9, left=read / 1e9, height=0.7, color=color, alpha=0.45, gid=f"{y} written")
-        axes.text((read + written) / 1e9 + 0.03, y, f"{(read + written) / 1e9:.2f}", va="center", fontsize=9)
+        large = kept_ > 1e6
+        if large:
+            axes.plot([(read + written / 2) / 1e9], [y], "o", color=BLACK, ms=6, gid=f"{y} kept")
+        axes.text(
+            right + 0.03, y, f"{right:.2f}{f', keeps {kept_ / 1e9:.2f}' if large else ''}", va="center", fontsize=9
+        )
     name_rows(axes, [f"{i + 1}  {name}" for i, (name, *_) in enumerate(moved)], fontsize=9)
-    axes.set_xlabel("GB moved (dark: read, light: written)")
+    axes.set_xlabel("GB moved (dark: read, light: written; a dot: kept for backward)")
+    axes.set_xlim(right=1.18 * max(read + written for _, read, written, _ in moved) / 1e9)
     return figure
 
 
@@ -41,6 +47,7 @@ def fusions(plans: Mapping[str, Mapping[str, float]]) -> Figure:
         plans: title → part → bytes; a part's colour goes by its first word.
     """
     figure, axes = canvas(0.42 * len(plans) + 1.2)
+    most = max(sum(parts.values()) for parts in plans.values())
     used: dict[str, str] = {}
     for y, parts in enumerate(plans.values()):
         left = 0.0
@@ -48,7 +55,7 @@ def fusions(plans: Mapping[str, Mapping[str, float]]) -> Figure:
             color = _PARTS[part.split()[0]]
             used.setdefault(part.split()[0], color)
             axes.barh(y, moved / 1e9, left=left, height=0.66, color=color, ec="white", gid=f"{y} {part}")
-            if moved / sum(parts.values()) > 0.09:
+            if moved > 0.1 * most:
                 centred(axes, left + moved / 2e9, y, part, fontsize=9, color=ink_on(color))
             left += moved / 1e9
         axes.text(left + 0.1, y, f"{left:.1f} GB", va="center", fontsize=9)

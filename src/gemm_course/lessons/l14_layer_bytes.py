@@ -21,6 +21,7 @@ class Operation(NamedTuple):
     name: str
     read: int  # bytes
     written: int
+    kept: int = 0  # bytes of its result that autograd keeps for backward
 
     @property
     def moved(self) -> int:
@@ -34,26 +35,34 @@ def operations(function: Callable, *tensors: Tensor) -> list[Operation]:
     A gather reads as much as it writes, and its index.
     """
     found: list[Operation] = []
+    makers: dict[int, int] = {}  # storage → number of the operation that made it
 
     class Recorder(TorchDispatchMode):
         def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
             result = operator(*args, **(kwargs or {}))
             inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
             outputs = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
-            storages = {each.untyped_storage()._cdata for each in inputs}
-            new = [each for each in outputs if each.untyped_storage()._cdata not in storages]
-            if new:
-                name = operator.overloadpacket.__name__
-                written = sum(map(_bytes, new))
-                if name in _GATHERS:
-                    read = written + sum(_bytes(each) for each in inputs[1:])
-                else:
-                    read = sum(map(_bytes, inputs))
+            old = {_storage(each) for each in inputs}
+            if new := [each for each in outputs if _storage(each) not in old]:
+                makers.update((_storage(each), len(found)) for each in new)
+                name, written = operator.overloadpacket.__name__, sum(map(_bytes, new))
+                gathers = name in _GATHERS
+                read = gathers * written + sum(map(_bytes, inputs[gathers:]))
                 found.append(Operation(_NAMES.get(name, name), read, written))
             return result
 
-    with Recorder():
-        function(*tensors)
+    saved: dict[int, Tensor] = {}
+
+    def pack(each: Tensor) -> Tensor:
+        saved[_storage(each)] = each
+        return each
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda each: each), Recorder():
+        result = function(*tensors)  # alive until the tensors are counted
+    for storage, each in saved.items():
+        if (maker := makers.get(storage)) is not None:
+            found[maker] = found[maker]._replace(kept=found[maker].kept + each.untyped_storage().nbytes())
+    del result
     return found
 
 
@@ -62,13 +71,12 @@ def kept(function: Callable, *tensors: Tensor) -> dict[str, int]:
 
     A tensor that is kept twice, or in part, counts once.
     """
-    known = {each.untyped_storage()._cdata for each in tensors}
+    known = {_storage(each) for each in tensors}
     found: dict[int, Tensor] = {}
 
     def pack(each: Tensor) -> Tensor:
-        storage = each.untyped_storage()
-        if storage._cdata not in known and storage.nbytes() >= found.get(storage._cdata, each[:0]).nbytes:
-            found[storage._cdata] = each
+        if _storage(each) not in known:
+            found[_storage(each)] = each
         return each
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda each: each):
@@ -80,6 +88,10 @@ def kept(function: Callable, *tensors: Tensor) -> dict[str, int]:
         by_shape[shape] = by_shape.get(shape, 0) + each.untyped_storage().nbytes()
     del result
     return by_shape
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -18,14 +18,14 @@ def test_each_operation_reads_its_inputs_and_writes_its_result(device):
         return (a @ b).relu().view(-1)
 
     found = l14_layer_bytes.operations(function, tensor(4, 8, device=device), tensor(8, 2, device=device))
-    assert [tuple(each) for each in found] == [("mm", 4 * (32 + 16), 4 * 8), ("relu", 32, 32)]
+    assert found == [("mm", 4 * (32 + 16), 4 * 8, 0), ("relu", 32, 32, 0)]
     assert [each.moved for each in found] == [4 * 56, 64]
 
 
 def test_a_gather_reads_what_it_writes_and_its_index():
     index = tensor(3, device="meta", dtype=torch.int64)
     found = l14_layer_bytes.operations(lambda x: x[index], tensor(1000, 8, device="meta", dtype=torch.float16))
-    assert found == [("gather", 3 * 8 * 2 + 3 * 8, 3 * 8 * 2)]
+    assert found == [("gather", 3 * 8 * 2 + 3 * 8, 3 * 8 * 2, 0)]
 
 
 def test_views_move_nothing():
@@ -40,4 +40,6 @@ def test_tensors_that_backward_needs_are_counted_once_and_without_the_arguments(
 
     x, w = tensor(4, 8, device=device, grad=True), tensor(8, 6, device=device, grad=True)
     # The product, whose half is kept three times; sigmoid's result; sigmoid times up.
+    names = [(each.name, each.kept) for each in l14_layer_bytes.operations(function, x, w)]
+    assert names == [("mm", 4 * 24), ("sigmoid", 4 * 12), ("multiply", 4 * 12), ("multiply", 0)]
     assert l14_layer_bytes.kept(function, x, w) == {"4 × 6": 4 * 24, "4 × 3": 2 * 4 * 12}
