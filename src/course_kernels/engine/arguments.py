@@ -88,7 +88,7 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
         **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b), **blocks,
         index_ptr=index, **epilogue.sides(),
         LOAD_A=product.rows.load, LOAD_B=FunctionName("load_pair" if gated else "load_columns"),
-        EPILOGUE=epilogue.function, **_activation(epilogue),
+        EPILOGUE=epilogue.function, ACTIVATION=_activation(epilogue),
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind, RAGGED=ragged, SHARED_B=shared_b, ROW_STEP=row_step,
         ZERO_TAIL=ragged and not problem.keep_tail,
         GROUPS=max(2, 1 << (groups - 1).bit_length()) if ragged else 2,
@@ -113,13 +113,12 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
     return Prepared("contiguous", programs, arguments, _options(config), totals)
 
 
-def _activation(epilogue: Epilogue) -> dict[str, Any]:
-    """The kernel's constants for an epilogue's activation; None without one."""
-    names = ("FUNCTION", "GATED", "ALPHA", "LIMIT", "SHIFT")
+def _activation(epilogue: Epilogue) -> tuple | None:
+    """The kernel's constant for an epilogue's activation; None without one."""
     if epilogue.activation is None:
-        return dict.fromkeys((*names, "STEP"))
-    found = dict(zip(names, epilogue.activation))
-    return found | dict(FUNCTION=int(found["FUNCTION"]), STEP=1 + epilogue.interleaved)
+        return None
+    function, gated, *numbers = epilogue.activation
+    return gated, 1 + epilogue.interleaved, int(function), *numbers
 
 
 def _transposed(problem: Problem, product: Product, out: Tensor, device: Device) -> Prepared:

@@ -13,7 +13,7 @@ from course_kernels.moe.launching import launch
 from course_kernels.validation import check_dense
 
 FEW = 2048  # entries that are compared with each other, all with all
-CHUNK = 256  # entries that a program counts or places
+CHUNK = 128  # entries that a program counts or places
 
 
 class Routing(NamedTuple):
@@ -96,7 +96,7 @@ def sort_choices(top_k_index: Tensor, num_experts: int, backend: str) -> tuple[T
         return ends, of_row, choices, rows
     chunks, block_e = -(-count // CHUNK), 32
     counts = torch.empty(chunks, num_experts + 1, dtype=torch.int32, device=device)
-    totals = torch.empty(num_experts + 1, dtype=torch.int32, device=device)
+    totals, starts = (torch.empty(num_experts + 1, dtype=torch.int32, device=device) for _ in range(2))
     sizes = dict(TOP_K=top_k, EXPERTS=num_experts, CHUNK=CHUNK)
     launch("moe_routing", "count_kernel", chunks, tokens, **common, counts_ptr=counts, CHUNK=CHUNK, BLOCK_E=block_e)
     launch(
@@ -104,8 +104,13 @@ def sort_choices(top_k_index: Tensor, num_experts: int, backend: str) -> tuple[T
         **sizes, BLOCK_C=256, BLOCK_E=8,
     )  # fmt: skip
     launch(
-        "moe_routing", "place_kernel", chunks, tokens, **common, counts_ptr=counts, totals_ptr=totals, **order,
-        CHUNK=CHUNK, BLOCK_E=block_e,
+        "moe_routing", "sum_totals_kernel", 1, None, totals_ptr=totals, starts_ptr=starts, offs_ptr=ends,
+        EXPERTS=num_experts, BLOCK_E=256,
+    )  # fmt: skip
+    del order["offs_ptr"]
+    launch(
+        "moe_routing", "place_kernel", chunks, tokens, **common, counts_ptr=counts, starts_ptr=starts, **order,
+        CHUNK=CHUNK, BLOCK_J=32,
     )  # fmt: skip
     return ends, of_row, choices, rows
 

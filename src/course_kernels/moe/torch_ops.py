@@ -156,6 +156,7 @@ def _setup(ctx, inputs, output) -> None:
     ctx.save_for_backward(*inputs[:10], output[1])
     ctx.rest = inputs[10:-1]
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # zeros for ``pre`` would be as large as what the layer keeps
 
 
 def _gradients(ctx, grad, _):
