@@ -230,8 +230,8 @@ saved(before, parts)
 # ### Routing
 #
 # The sorting moves few bytes. But it is six launches before the first product can start. A counting sort is enough: a
-# histogram of the ids, the ends of the experts from it, and each choice gets its place. For a few thousand choices
-# this is one kernel, for more it is three.
+# histogram of the ids, the ends of the experts from it, and each choice gets its place. With up to 2,048 choices this
+# is one kernel, which compares all with all. With more it is a few short ones. We count them as one.
 #
 # **Guess:** how many gigabytes are left, of those at the beginning?
 
@@ -536,7 +536,7 @@ print("fused layer:  ", fused.isnan().any(1).nonzero().flatten().tolist())
 
 # %%
 display(fold(gated.gather_rows), fold(gated.store_activated), fold(gated.store_gradient))
-display(fold(moe_rows.combine_kernel), fold(moe_routing.place_kernel))
+display(fold(moe_rows.combine_kernel), fold(moe_routing.sort_few_kernel))
 
 # %% [markdown]
 # ## When fusing does not pay
