@@ -310,7 +310,6 @@ def gathered_swiglu(x, w, out, tokens, ends, H, I, BM: tl.constexpr, BN: tl.cons
 
 # %%
 torch.manual_seed(0)
-shape = {"tokens": 24, "hidden": 48, "inner": 40, "experts": 4, "top_k": 2}
 x = torch.randn(24, 48).half().to(device)
 gate_up, down = (torch.randn(4, n, depth).half().to(device) / depth**0.5 for n, depth in ((80, 48), (48, 40)))
 scores = torch.randn(24, 4).softmax(1)
@@ -531,8 +530,9 @@ print("fused layer:  ", fused.isnan().any(1).nonzero().flatten().tolist())
 #
 # The library adds to the small kernel: any strides, biases, other activations, interleaved gate and up, and the
 # pre-activation for training. The gathered load and the two epilogues are parts of the kernel of lesson 08: it takes
-# its load and its epilogue as arguments. On Hopper, where experts have many rows, the products run in the CuTe kernel
-# of lesson 10. Routing and combine are kernels of their own.
+# its load and its epilogue as arguments. On Hopper the CuTe kernel of lesson 10 has the same parts. There two warps
+# load the rows of `x`, each with its own addresses, into the ring of stages, while others multiply. Routing and combine
+# are kernels of their own.
 
 # %%
 display(fold(gated.gather_rows), fold(gated.store_activated), fold(gated.store_gradient))
@@ -557,13 +557,14 @@ def plain_with_busy_experts(T, E=128, k=8):
 
 plain = {T: plain_with_busy_experts(T) for T in sizes}
 predicted = {"four kernels, predicted": {T: plain[T] / sum(fused_ms(T)) for T in sizes}}
-figures.gains(predicted | records.layer_gains("qwen3-30b-a3b"))
+recorded = records.layer_rows("qwen3-30b-a3b")
+figures.gains(predicted | records.layer_gains(recorded))
 
 # %%
 for T in (1, 64, 1024, 32768):
     names = ("routing", "product 1", "product 2", "combine")
     shares = ", ".join(f"{name} {ms / sum(fused_ms(T)):.0%}" for name, ms in zip(names, fused_ms(T)))
-    print(f"{T:6,} tokens: {plain[T]:.3f} → {sum(fused_ms(T)):.3f} ms ({shares})")
+    print(f"T = {T:6,}: {plain[T]:.3f} → {sum(fused_ms(T)):.3f} ms ({shares})")
 
 # %% [markdown]
 # There are three regions:
@@ -581,6 +582,23 @@ print(f"eleven launches: {11e6 * launch:.0f} µs")
 # %% [markdown]
 # The reading is left. Only smaller weights make it faster, such as FP8 (lesson 12). So count before you fuse. If nearly
 # all bytes are weights, the layer is as fast as memory allows, and a better epilogue changes nothing.
+#
+# ## Recorded
+#
+# The record compares each layer with its own two products alone, six in a training step. At the grey line, everything
+# around the products would be free.
+
+# %%
+uniform = [row for row in recorded if row["routing"] == "uniform"]
+parts_of_step = {"forward": "forward", "forward and backward": "step"}
+panels = {title: records.layer_overheads(uniform, part) for title, part in parts_of_step.items()}
+figures.overheads(panels) if recorded else print("not recorded yet")
+
+# %% [markdown]
+# The fifteen operations take longer than we predicted, because few of them are as fast as a copy. And in the record
+# the routing weights are float32, as a careful router gives them. So torch multiplies, orders and adds the results in
+# float32, and moves twice the bytes of the prediction there. The fused kernel reads the same weights, and nothing gets
+# wider.
 #
 # ## In the library
 #
@@ -600,8 +618,9 @@ print("with checkpointing:  ", torch.equal(twice, by_routing))
 # %% [markdown]
 # ## One line in a model
 #
-# A model of transformers chooses the implementation of its experts by name. The default is a loop over experts.
-# Here is a model built in the same way, small enough for a CPU. It reads four characters and predicts the next one:
+# A model of transformers chooses the implementation of its experts by name. The simplest one, "eager", is a loop over
+# experts. Here is a model built in the same way, small enough for a CPU. It reads four characters and predicts the
+# next one:
 
 
 # %%
@@ -688,6 +707,15 @@ figures.losses(curves)
 # The curves lie on each other. They are not equal bit by bit: the two layers add in different orders, and training
 # makes small differences larger. (On a CPU, `moe_feed_forward` computes with torch, expert after expert. With
 # `backend="triton"` it takes the kernels, in the interpreter: right, and slow.)
+#
+# For a model of transformers, the library brings the call along. It needs the extra `transformers`:
+#
+# ```python
+# from course_kernels.integrations import transformers
+#
+# transformers.register()
+# model.set_experts_implementation("course_kernels")
+# ```
 #
 # ## Try it
 #

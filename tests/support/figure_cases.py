@@ -347,6 +347,9 @@ case("f14_layer.backward_epilogue")
 case("f14_layer.gains", {"four kernels, predicted": {2**i: 1 + 1.4 / 2**i + i / 30 for i in range(16)}})
 case("f14_layer.gains", {"four kernels, predicted": {2**i: 1 + 1.4 / 2**i + i / 30 for i in range(16)},
                          "Zipf, recorded": {512: 1.2, 4096: 2.1}, "equal, recorded": {512: 1.3, 4096: 2.2}})
+case("f14_layer.overheads", {
+    part: {"fifteen operations": {1: 20.0, 64: 4.0, 4096: 3.6, 32768: 3.7}, "Liger": {4096: 3.1, 32768: 2.4},
+           "this library": {1: 1.4, 64: 1.1, 4096: 1.2, 32768: 1.15}} for part in ("forward", "forward and backward")})
 case("f14_layer.losses", {"eager": [3.3 * 0.9**i for i in range(50)],
                           "course_kernels": [3.3 * 0.9**i + 1e-6 * (i % 5) for i in range(50)]})
 case("f15_measurements.call_by_call", {"zeros": [700.0 + i % 9 for i in range(200)], "random": [520.0] * 200}, 800.0)

@@ -142,6 +142,33 @@ def gains(series: Mapping[str, Mapping[int, float]]) -> Figure:
 
 
 @drawing
+def overheads(panels: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
+    """Draw how many times as long each layer takes as its products alone, over the number of tokens.
+
+    At the grey line everything around the products would be free.
+
+    Args:
+        panels: title → way → tokens → ratio.
+    """
+    figure, axes_of = canvas_grid(3.4, 1, len(panels), sharey=True)
+    names = list(dict.fromkeys(name for ways in panels.values() for name in ways))
+    for axes, (title, ways) in zip(axes_of, panels.items(), strict=True):
+        for name, ratios in ways.items():
+            color = color_of(names.index(name))
+            axes.plot(list(ratios), list(ratios.values()), "o-", color=color, label=name, gid=f"{title} {name}")
+        axes.axhline(1, color=GREY, lw=1)
+        every = [tokens for ratios in ways.values() for tokens in ratios]
+        axes.set(xscale="log", yscale="log", xlabel="tokens")
+        ticks_at(axes.xaxis, [8**i for i in range(7)], min(every), max(every), "{:,.0f}")
+        axes.set_title(title, fontsize=10)
+    low, high = axes_of[0].get_ylim()
+    ticks_at(axes_of[0].yaxis, [1, 1.5, 2, 3, 5, 10, 20, 50], low, high)
+    axes_of[0].set_ylabel("times as long as\nthe products alone")
+    axes_of[0].legend(loc="upper right", fontsize=9)
+    return figure
+
+
+@drawing
 def losses(curves: Mapping[str, Sequence[float]]) -> Figure:
     """Draw the loss of every training step: the first curve as a wide line, the others as thin ones on it."""
     figure, (left, right) = canvas_grid(3.2, 1, 2, width_ratios=(2, 1))

@@ -185,27 +185,53 @@ def shares(results: Mapping, provider: str, block: tuple[int, int], sms: int) ->
     return found
 
 
-def layer_gains(model: str, results: Mapping | None = None) -> dict[str, dict[int, float]]:
-    """How many times as fast the library's MoE layer was as transformers', forward, by tokens; of one model.
+def layer_rows(model: str, results: Mapping | None = None) -> list[dict]:
+    """The rows of a model in the record of the MoE layer, by tokens; none if there is no record yet.
 
     Args:
-        model: its name in the record; rows are named "<model>-<tokens>-<router>".
-        results: the record; "moe_layer" by default.
-
-    Returns:
-        "<router>, recorded" → tokens → ratio of the medians of "transformers" and "auto". Nothing without a record or
-        rows of the model with both times.
+        model: its name in ``course_kernels.bench.zoo``.
+        results: the record; "moe" by default.
     """
     if results is None:
         try:
-            results = record.load("moe_layer")
+            results = record.load("moe")
         except FileNotFoundError:
-            return {}
+            return []
+    return sorted((row for row in results["rows"] if row["model"] == model), key=lambda row: row["tokens"])
+
+
+def layer_gains(rows: Sequence[Mapping]) -> dict[str, dict[int, float]]:
+    """How many times as fast the library's layer was as transformers' operations, forward, both as called.
+
+    Args:
+        rows: as from ``layer_rows``; those without both times are left out.
+
+    Returns:
+        "<routing>, recorded" → tokens → ratio.
+    """
     found: dict[str, dict[int, float]] = {}
-    for name, row in results["rows"].items():
-        this, tokens, router = name.rsplit("-", 2)
-        us = row["us"]["forward"]
-        if this == model and {"transformers", "auto"} <= us.keys():
-            ratios = found.setdefault(f"{router.replace('zipf', 'Zipf')}, recorded", {})
-            ratios[int(tokens)] = us["transformers"]["median_us"] / us["auto"]["median_us"]
-    return {router: dict(sorted(ratios.items())) for router, ratios in found.items()}
+    for row in rows:
+        us = row["us"]
+        if {"transformers forward", "ours forward"} <= us.keys():
+            ratios = found.setdefault(f"{row['routing'].replace('zipf', 'Zipf')}, recorded", {})
+            ratios[row["tokens"]] = us["transformers forward"] / us["ours forward"]
+    return found
+
+
+def layer_overheads(rows: Sequence[Mapping], part: str) -> dict[str, dict[int, float]]:
+    """How many times as long each layer takes as its own grouped products alone: way → tokens → ratio.
+
+    Products and ours are timed as CUDA graphs, peers as called.
+
+    Args:
+        rows: as from ``layer_rows``; of one routing.
+        part: "forward" or "step".
+    """
+    names = {"transformers": "fifteen operations", "liger": "Liger", "graph": "this library"}
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        us = row["us"]
+        for way, name in names.items():
+            if f"{way} {part}" in us:
+                found.setdefault(name, {})[row["tokens"]] = us[f"{way} {part}"] / us[f"products {part}"]
+    return found
