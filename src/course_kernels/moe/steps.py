@@ -115,3 +115,17 @@ def dots(rows: Tensor, x: Tensor, routing: Routing) -> Tensor:
         **_sizes(routing, cols, count // tokens), BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
     return out
+
+
+def sum_parts(parts: Tensor, routing: Routing, weights: Tensor) -> Tensor:
+    """Sum each row's parts (T * k, parts), float32: the gradient of the ``weights`` (T, k), 0 for choices without a
+    row."""
+    out, (count, width) = torch.empty_like(weights), parts.shape
+    block_n = max(2, 1 << (width - 1).bit_length())
+    block_m = max(1, _ELEMENTS // 2 // block_n)
+    launch(
+        "moe_rows", "sum_parts_kernel", -(-count // block_m), weights.shape[0], parts_ptr=parts,
+        offs_ptr=routing.ends, slots_ptr=routing.choices, grad_weights_ptr=out, PARTS=width,
+        EXPERTS=routing.ends.shape[0], TOP_K=weights.shape[1], BLOCK_M=block_m, BLOCK_N=block_n,
+    )  # fmt: skip
+    return out

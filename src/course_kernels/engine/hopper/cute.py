@@ -201,6 +201,7 @@ def _is_of_a_layer(product: Product, views: Views) -> bool:
         and all(each.dtype == c.dtype and _has_descriptor(each, each.dim() - 1) for each in described)
         and all(each is None or each.is_contiguous() for each in (index, weights))
         and (dots is None or dots.stride(1) == 1)
+        and (pre is None or not product.epilogue.interleaved)  # pre is stored and read with the gate's columns first
     )
 
 
