@@ -91,7 +91,8 @@ class _Reader:
             return None
         if self._rank(mask) == 1:
             return {"line": mask.lineno, "kind": "flat"}
-        flat = next((each for each in parts if isinstance(each, ast.Compare) and self._rank(each) == 1), None)
+        given = self._parts(mask, indexed=False)
+        flat = next((each for each in given if isinstance(each, ast.Compare) and self._rank(each) == 1), None)
         return flat and {"line": flat.lineno, "kind": "flat part", "code": ast.unparse(flat), "side": "rows"}
 
     def lacks_brackets(self, node: ast.AST) -> bool:
@@ -115,15 +116,17 @@ class _Reader:
             _combines(node) and (self._is_condition(node.left) or self._is_condition(node.right))
         )
 
-    def _parts(self, mask: ast.expr) -> list[ast.AST]:
-        """All parts of a mask, and of what was assigned to its names."""
+    def _parts(self, mask: ast.expr, indexed: bool = True) -> list[ast.AST]:
+        """All parts of a mask, and of what was assigned to its names; `indexed`: also inside of `part[:, None]`."""
         found, names, pending = [], set(), [mask]
         while pending:
-            for node in ast.walk(pending.pop()):
-                found.append(node)
-                if isinstance(node, ast.Name) and node.id not in names:
-                    names.add(node.id)
-                    pending.extend(self._values.get(node.id, ()))
+            node = pending.pop(0)
+            found.append(node)
+            if isinstance(node, ast.Name) and node.id not in names:
+                names.add(node.id)
+                pending.extend(self._values.get(node.id, ()))
+            if indexed or not isinstance(node, ast.Subscript):
+                pending.extend(ast.iter_child_nodes(node))
         return found
 
     def _rank(self, node: ast.expr) -> int | None:

@@ -411,3 +411,55 @@ def test_13_has_every_kind_of_batch_and_of_workers():
             "none", "one worker", "idle workers", "left over", "empty everywhere", "a whole group", "a whole N",
             "more tile rows than a strip of 8",
         }  # fmt: skip
+
+
+def test_14a_has_every_kind_of_expert_and_tokens_past_32_bits():
+    for cases in inputs("14a"):
+        whole, ragged, far, none = cases
+        sizes = sizes_of(ragged["ends"])
+        assert sizes[0] == sizes[-1] == 0 in sizes[1:-1]
+        assert {1, 16} <= set(sizes)
+        assert any(short(size, 16) and size > 32 for size in sizes)
+        assert set(none["ends"]) == {0}
+        tokens, starts = whole["tokens"], [0, whole["ends"][0]]
+        assert whole["first"] == 0 < len(whole["x"]) - len(tokens), "x[r] exists for each position r"
+        assert tokens != list(range(len(tokens))), "position r is not token r"
+        assert tokens[starts[1] : starts[1] + 16] != tokens[:16], "experts have different tokens"
+        assert far["first"] * (far["x"].shape[1] + 128) > 2**31, "128: twice the margin that `Watch` adds to a row"
+        assert max(max(case["tokens"]) * (case["x"].shape[1] + 128) for case in (whole, ragged)) < 2**31
+        for case in (ragged, far, none):
+            last, first = case["ends"][-1], case["first"]
+            ours = {token - first for token in case["tokens"][:last]}
+            others = [row for row in range(len(case["x"])) if row not in ours]
+            assert case["x"][others].isnan().all()
+            assert case["x"][sorted(ours)].isfinite().all()
+            assert len(case["tokens"]) > last + 1, "a row too many exists"
+            assert max(case["tokens"][last:]) < 0, "no row of x"
+            assert short(case["w"].shape[1], 64)
+            assert short(case["w"].shape[2], 32)
+
+
+def test_14b_has_others_positions_and_activations_that_half_rounds():
+    for cases in inputs("14b"):
+        for case in cases:
+            (positions, i), count = case["grad"].shape, case["count"][0]
+            assert sorted(case["places"]) == list(range(positions))
+            assert case["shape"][0] * case["shape"][1] == positions
+            assert case["places"][:count] != list(range(count)) or not count, "position r is not at place r"
+            assert case["pre"][count:].isnan().all()
+            assert case["grad"][count:].isnan().all()
+            gate, up, grad = (each[:count].double() for each in (case["pre"][:, :i], case["pre"][:, i:], case["grad"]))
+            activation = gate.clamp(min=0) * up
+            assert ((grad * activation).abs().sum(1) < 2**24).all(), "exact in float32, in any order"
+            assert ((grad * activation.half()).sum(1) != (grad * activation).sum(1)).any() or not count
+            assert (gate < 0).any() or not count
+            assert (up < 0).any() or not count
+        (whole, ragged, none), counts = cases, [case["count"][0] for case in cases]
+        assert counts[0] == len(whole["places"]) == 32
+        assert 0 == counts[2] < len(none["places"])
+        assert counts[1] + 16 < len(ragged["places"]), "a block is wholly the others'"
+        assert short(counts[1], 16)
+        assert short(len(ragged["places"]), 16)
+        assert ragged["grad"].shape[1] > 64
+        assert short(ragged["grad"].shape[1], 32)
+        assert [case["shape"][1] for case in cases] == [2, 3, 1]

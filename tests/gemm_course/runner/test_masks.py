@@ -88,6 +88,8 @@ def test_a_part_of_one_dimension_masks_columns():
         "tl.store(c_ptrs, acc, mask=(rows[:, None] <= M) & (cols[None, :] < N))",
         "tl.store(c_ptrs, acc)",
         "inside = mask_of(rows, cols)\ntl.store(c_ptrs, acc, mask=inside)",
+        "ours = rows < M\ntl.store(c_ptrs, acc, mask=ours[:, None] & (cols[None, :] < N))",
+        "tl.store(c_ptrs, acc, mask=(rows < M)[:, None] & (cols[None, :] < N))",
     ],
 )
 def test_nothing_is_guessed(code):
