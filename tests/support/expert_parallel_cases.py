@@ -11,6 +11,7 @@ import torch.distributed as dist
 import ranks
 from course_kernels import moe_feed_forward
 from course_kernels.distributed import ExpertParallel
+from course_kernels.integrations.torchtitan import TokenDispatcher
 from course_kernels.moe import Experts, Routing
 
 EXPERTS, HIDDEN, INNER, TOP_K = 8, 16, 24, 3
@@ -235,6 +236,30 @@ def unrouted(world):
     return (results[1][1], results[2][0]) == (None, None) or "a gradient that nobody asked for"
 
 
+def torchtitan_dispatcher(world):
+    """Rows in the order of experts, through their own products and back: values and gradients of the layer's."""
+    x, ids, weights, grad = (each[world.rank] for each in tokens_of(world))
+    matrices = torch.randn(EXPERTS, HIDDEN, HIDDEN, generator=torch.Generator().manual_seed(5)).to(world.device)
+    found = []
+    for spread in (False, True):
+        own, scores = leaves(x, weights)
+        if spread:
+            dispatcher = TokenDispatcher(EXPERTS)
+            dispatcher.wire_meshes(ep_mesh=world.mesh())
+            routed, counts, metadata = dispatcher.dispatch(own, scores, ids, None)
+            if sum(counts.tolist()) != routed.shape[0]:
+                return f"{routed.shape[0]} rows for {counts.tolist()}"
+            parts = [
+                rows @ matrix for rows, matrix in zip(routed.split(counts.tolist()), mine(world, matrices), strict=True)
+            ]
+            out = dispatcher.combine(torch.cat(parts), metadata, own)
+        else:
+            out = torch.einsum("td,tkdh,tk->th", own, matrices[ids], scores)
+        out.backward(grad)
+        found.append((out, own.grad, scores.grad))
+    return close(torch.float32, **dict(zip(("out", "x", "scores"), zip(*found[::-1]))))
+
+
 # ---- refused, in words
 
 
@@ -296,7 +321,7 @@ BOTH = {
     for function in (
         unequal, bfloat16, weights_on_input, one_rank_has_all_tokens, all_go_to_one_rank, no_rank_has_tokens,
         one_expert_thrice, ids_that_are_no_expert, narrow_ids, each_token_once, one_sum_a_rank, deterministic, pending,
-        unrouted, refused,
+        unrouted, torchtitan_dispatcher, refused,
     )
 }  # fmt: skip
 LAST = {"dead_rank": dead_rank}

@@ -43,6 +43,7 @@ class Plan(NamedTuple):
             those of other ranks. Tokens of one source are in its order, sources in theirs.
         routing: of ``local_index`` to this rank's experts.
         tokens: of this rank.
+        choices: of all tokens that arrive, those of this rank's experts; None where the host does not know.
     """
 
     sends: Sends
@@ -50,6 +51,7 @@ class Plan(NamedTuple):
     local_index: Tensor
     routing: Routing
     tokens: int
+    choices: int | None = None
 
 
 def sends_of(top_k_index: Tensor, num_local_experts: int, ranks: int, backend: str = "auto") -> Sends:

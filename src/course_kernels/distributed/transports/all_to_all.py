@@ -46,7 +46,7 @@ class AllToAll(NamedTuple):
         local_index = self._send(sends.local_index, plan, "the ids of choices")
         routing = Routing.of(local_index, self.num_local_experts)
         choices = int(table[:, here, 1].sum())
-        return plan._replace(local_index=local_index, routing=routing.shortened(choices))
+        return plan._replace(local_index=local_index, routing=routing.shortened(choices), choices=choices)
 
     def scatter(self, x: Tensor, plan: Plan) -> Tensor:
         """Send tokens (T, H) to their ranks: (R, H)."""
