@@ -38,6 +38,9 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.quantize": "course_kernels/fp8/test_quantize.py",
     "course_kernels.kernels.jagged": "course_kernels/jagged/test_triton_kernels.py",
     "course_kernels.kernels.transposed": "course_kernels/packed/test_api.py",
+    "course_kernels.kernels.peers": "course_kernels/distributed/transports/test_peers.py",
+    # It needs several ranks.
+    "course_kernels.distributed.transports.symmetric": "course_kernels/distributed/test_expert_parallel.py",
     "course_kernels.kernels.cute_sm90.compilation": "course_kernels/kernels/cute_sm90/test_kernel.py",
     "course_kernels.kernels.cute_sm90.block_scales": "course_kernels/kernels/cute_sm90/test_blockwise.py",
     "course_kernels.kernels.cute_sm90.epilogues.scaled": "course_kernels/kernels/cute_sm90/test_kernel.py",

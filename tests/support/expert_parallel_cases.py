@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -11,6 +14,7 @@ import torch.distributed as dist
 import ranks
 from course_kernels import moe_feed_forward
 from course_kernels.distributed import ExpertParallel
+from course_kernels.distributed.transports.symmetric import Symmetric
 from course_kernels.integrations.torchtitan import TokenDispatcher
 from course_kernels.moe import Experts, Routing
 
@@ -61,7 +65,7 @@ def close(dtype, **pairs):
     return True
 
 
-def same_as_one(world, ids=None, sizes=SIZES, dtype=torch.float32, group=None, **options):
+def same_as_one(world, ids=None, sizes=SIZES, dtype=torch.float32, parallel=None, transport=None, **options):
     """Result and gradients of tokens of all ranks equal those of one process that has everything."""
     x, chosen, weights, grad = tokens_of(world, sizes, dtype)
     if ids is not None:
@@ -77,7 +81,8 @@ def same_as_one(world, ids=None, sizes=SIZES, dtype=torch.float32, group=None, *
     wanted = layer(*whole, torch.cat(chosen))
     wanted.backward(torch.cat(grad))
     own = leaves(x[world.rank], weights[world.rank], *(mine(world, each) for each in parameters))
-    ep = ExpertParallel(world.group, EXPERTS)
+    ep = ExpertParallel(world.group, EXPERTS, **(parallel or {}))
+    ep.transport = transport or ep.transport
     got = layer(*own, chosen[world.rank], ep=ep)
     got.backward(grad[world.rank])
     here = [each.shape[0] for each in x]
@@ -275,6 +280,8 @@ def refused(world):
         "num_experts must be an int": lambda: ExpertParallel(world.group, 8.0),
         "mesh_or_group must be a 1-D mesh": lambda: ExpertParallel(flat, EXPERTS),
         "mesh_or_group must be a DeviceMesh": lambda: ExpertParallel("ep", EXPERTS),
+        "max_tokens must be None": lambda: ExpertParallel(world.group, EXPERTS, max_tokens=4),
+        "max_tokens must be an int": lambda: ExpertParallel(world.group, EXPERTS, transport="symmetric"),
         "transport must be one of": lambda: ExpertParallel(world.group, EXPERTS, transport="pigeons"),
         "gate_up must have this rank's": lambda: moe_feed_forward(x, gate_up, down, ids, weights, ep=ep),
         "top_k_weights must have the shape": lambda: moe_feed_forward(x, *own, ids, weights[:, :2], ep=ep),
@@ -316,16 +323,114 @@ def dead_rank(world):
     return "it did not end"
 
 
+# ---- the symmetric transport
+
+
+class SharedMemory(Symmetric):
+    """The transport on CPUs: memory is a file that all processes map, and the group has a barrier. The kernels run in
+    Triton's interpreter."""
+
+    folder = None
+
+    def _allocate(self, size, device):
+        if self.folder is None:
+            found = [tempfile.mkdtemp() if self.group.rank() == 0 else None]
+            dist.broadcast_object_list(found, group=self.group, group_src=0)
+            self.folder = Path(found[0])
+        files = [str(self.folder / f"{rank} {size}") for rank in range(self.group.size())]
+        self.maps = [torch.from_file(file, shared=True, size=size, dtype=torch.uint8) for file in files]
+        self.memory = self.maps[self.group.rank()]
+        self.memory.fill_(255)  # NaN
+        self.addresses = torch.tensor([each.data_ptr() for each in self.maps])
+        dist.barrier(self.group)
+
+    def _barrier(self):
+        dist.barrier(self.group)
+
+
+def symmetric_in_shared_memory(world):
+    """Values and gradients of a layer, with sentinels, a rank without tokens and more memory than tokens."""
+    if world.device.type != "cpu":
+        return True
+    way = SharedMemory(world.group, EXPERTS // world.size, 10)
+    return same_as_one(world, ids=lambda each: torch.where(each == 3, EXPERTS, each), transport=way)
+
+
+SYMMETRIC = dict(transport="symmetric", max_tokens=12)
+
+
+def symmetric(world):
+    """Every layer of the cases above."""
+    local = EXPERTS // world.size
+    for name, case in {
+        "unequal": {},
+        "bfloat16": dict(dtype=torch.bfloat16),
+        "one rank has all": dict(sizes=(0, 7)),
+        "all go to one rank": dict(ids=lambda each: each % local),
+        "no tokens": dict(sizes=(0,)),
+        "one expert thrice": dict(ids=lambda each: each[:, :1].expand(-1, TOP_K)),
+        "no experts": dict(ids=lambda each: torch.where(each % 2 == 0, each, EXPERTS)),
+        "full": dict(sizes=(12,)),
+    }.items():
+        if (found := same_as_one(world, parallel=SYMMETRIC, **case)) is not True:
+            return f"{name}: {found}"
+    return True
+
+
+def symmetric_graph(world):
+    """Nothing is read on the host, and one graph serves every routing and every number of tokens' worth of ids."""
+    gate_up, down, *_ = (mine(world, each) for each in weights_of(world.device, torch.bfloat16))
+    static = [each[world.rank].clone() for each in tokens_of(world, (12,), torch.bfloat16)[:3]]
+    ep, other = ExpertParallel(world.group, EXPERTS, **SYMMETRIC), ExpertParallel(world.group, EXPERTS)
+
+    def layer(ep, x, ids, weights):
+        return moe_feed_forward(x, gate_up, down, ids, weights, ep=ep, backend="triton")
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream), torch.no_grad():
+        for _ in range(3):
+            layer(ep, *static)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.no_grad():
+            layer(ep, *static)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
+        out = layer(ep, *static)
+    for seed in range(3):
+        new = [each[world.rank] for each in tokens_of(world, (12,), torch.bfloat16, seed=seed)[:3]]
+        new[1][seed + 1 :: 3] = EXPERTS
+        for old, each in zip(static, new):
+            old.copy_(each)
+        graph.replay()
+        if (found := close(torch.bfloat16, out=(out, layer(other, *new)))) is not True:
+            return f"seed {seed}: {found}"
+    return True
+
+
+def symmetric_checks(world):
+    ep = ExpertParallel(world.group, EXPERTS, **SYMMETRIC)
+    try:
+        ep.plan(torch.zeros(13, TOP_K, dtype=torch.int64, device=world.device))
+    except ValueError as error:
+        return "at most max_tokens = 12 rows, got 13" in str(error) or str(error)
+    return "more tokens than max_tokens are not refused"
+
+
 BOTH = {
     function.__name__: function
     for function in (
         unequal, bfloat16, weights_on_input, one_rank_has_all_tokens, all_go_to_one_rank, no_rank_has_tokens,
         one_expert_thrice, ids_that_are_no_expert, narrow_ids, each_token_once, one_sum_a_rank, deterministic, pending,
-        unrouted, torchtitan_dispatcher, refused,
+        unrouted, torchtitan_dispatcher, symmetric_in_shared_memory, refused,
     )
 }  # fmt: skip
 LAST = {"dead_rank": dead_rank}
 CASES = BOTH | LAST
+ON_GPUS = {each.__name__: each for each in (symmetric_checks, symmetric, symmetric_graph)}
 
 if __name__ == "__main__":
-    ranks.main(CASES)
+    ranks.main(BOTH | (ON_GPUS if sys.argv[2] == "cuda" else {}) | LAST)

@@ -11,14 +11,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from course_kernels import runtime
-from course_kernels.distributed.motion import Choices, combine, dispatch, settled
+from course_kernels.distributed.motion import Choices, Transport, combine, dispatch, settled
 from course_kernels.distributed.plan import Plan
 from course_kernels.distributed.transports.all_to_all import AllToAll
+from course_kernels.distributed.transports.symmetric import Symmetric
 from course_kernels.moe.parallel import Layer
 from course_kernels.moe.routing import check_ids
 from course_kernels.validation import check_dense
 
-TRANSPORTS = ("auto", "all_to_all")
+TRANSPORTS = ("auto", "all_to_all", "symmetric")
 
 
 class Dispatched(NamedTuple):
@@ -46,7 +47,9 @@ class ExpertParallel:
         mesh_or_group: a 1-D ``DeviceMesh``, such as ``mesh["ep"]``, or a process group.
         num_experts: E, of all ranks together; a multiple of the number of ranks.
         transport: "all_to_all" uses ``all_to_all_single``, on NCCL or gloo, and reads the counts of tokens on the host,
-            once a layer. "auto" is the same.
+            once a layer. "auto" is the same. "symmetric" is for GPUs that reach each other's memory (NVLink): kernels
+            put and fetch rows, the host reads nothing, and a CUDA graph captures the layer once it has run.
+        max_tokens: with "symmetric", the most tokens that a rank has in a call; the same on all ranks.
 
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants.
@@ -59,7 +62,9 @@ class ExpertParallel:
         and must not be reduced over the group. Where the dense part's gradients are averages over ranks (DDP, FSDP),
         divide the experts' by as many: ``fsdp_module.set_gradient_divide_factor(world)``, or a hook.
         Beside rows there travel 8 bytes for each choice, k a row. A layer's buffers: the sends (at most
-        min(k, ranks) * T rows of H), the rows that arrive, and a result for each.
+        min(k, ranks) * T rows of H), the rows that arrive, and a result for each. With "symmetric": one buffer of
+        ranks * max_tokens rows, shared by all calls; as many rows that arrive and results, whether filled or not; and
+        the layer's own buffers for ranks * max_tokens * min(k, E / ranks) choices. Unfilled rows are never read.
 
     Examples:
         >>> from course_kernels.distributed import ExpertParallel  # doctest: +SKIP
@@ -67,7 +72,14 @@ class ExpertParallel:
         >>> out = moe_feed_forward(x, gate_up, down, top_k_index, top_k_weights, ep=ep)  # doctest: +SKIP
     """
 
-    def __init__(self, mesh_or_group: DeviceMesh | dist.ProcessGroup, num_experts: int, *, transport: str = "auto"):
+    def __init__(
+        self,
+        mesh_or_group: DeviceMesh | dist.ProcessGroup,
+        num_experts: int,
+        *,
+        transport: str = "auto",
+        max_tokens: int | None = None,
+    ):
         if transport not in TRANSPORTS:
             raise ValueError(f"transport must be one of {TRANSPORTS}, got {transport!r}")
         if isinstance(mesh_or_group, DeviceMesh):
@@ -92,7 +104,20 @@ class ExpertParallel:
                 f"{num_experts}"
             )
         self.num_experts, self.num_local_experts = num_experts, num_experts // ranks
-        self.transport = AllToAll(self.group, self.num_local_experts)
+        self.transport: Transport
+        if transport == "symmetric":
+            if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
+                raise ValueError(f'max_tokens must be an int of at least 1 with "symmetric", got {max_tokens!r}')
+            if "nccl" not in dist.get_backend(self.group):
+                raise ValueError(
+                    f'transport must be "all_to_all" for a group of {dist.get_backend(self.group)}: "symmetric" is for '
+                    "GPUs"
+                )
+            self.transport = Symmetric(self.group, self.num_local_experts, max_tokens)
+        elif max_tokens is not None:
+            raise ValueError(f'max_tokens must be None with "{transport}", got {max_tokens!r}')
+        else:
+            self.transport = AllToAll(self.group, self.num_local_experts)
 
     def __repr__(self) -> str:
         return f"ExpertParallel({self.num_experts} experts over {self.group.size()} ranks)"

@@ -20,14 +20,12 @@ class Sends(NamedTuple):
     Attributes:
         routing: of tokens to ranks, as ``moe.Routing`` has that of tokens to experts: its rows are sends. A token has k
             places for ranks, filled in ascending order.
-        counts: int64 (ranks, 2), the sends to each rank, and the choices that they carry.
         carriers: int32 (T, k), the send that carries each choice; -1 for ids that are no expert.
         local_index: int32 (sends, k), the ids of each send's choices at its rank; -1 for choices of other ranks. Rows
             after the last send are -1.
     """
 
     routing: Routing
-    counts: Tensor
     carriers: Tensor
     local_index: Tensor
 
@@ -78,19 +76,20 @@ def sends_of(top_k_index: Tensor, num_local_experts: int, ranks: int, backend: s
     routing = Routing.of(table, ranks, backend=backend)
     carriers = routing.rows.reshape(tokens, top_k).gather(1, place.clamp(max=top_k - 1))
     carriers = torch.where(known, carriers, -1)
-    ends = routing.ends.long()
-    counts = torch.stack([ends.diff(prepend=ends.new_zeros(1)), _of_ranks(rank, ranks)], 1)
     of_token = routing.tokens.long()
     goal = table.reshape(-1).index_select(0, routing.choices.long())[:, None]
     local = (top_k_index - rank * num_local_experts).int().index_select(0, of_token)
     here = (rank.index_select(0, of_token) == goal) & (goal >= 0)
-    return Sends(routing, counts, carriers, torch.where(here, local, -1))
+    return Sends(routing, carriers, torch.where(here, local, -1))
 
 
-def _of_ranks(rank: Tensor, ranks: int) -> Tensor:
-    """How many choices each rank gets: sums in a fixed order, without atomics."""
-    each = torch.arange(ranks, dtype=rank.dtype, device=rank.device)
-    return torch.stack([(rank == r).sum() for r in each]) if ranks <= 8 else (rank[:, :, None] == each).sum((0, 1))
+def counts_of(sends: Sends) -> Tensor:
+    """How many sends each rank gets, and how many choices they carry: int64 (ranks, 2)."""
+    ends = sends.routing.ends.long()
+    carried = (sends.local_index >= 0).sum(1)
+    until = torch.cat([carried.new_zeros(1), carried.cumsum(0)])  # choices before each send
+    both = torch.stack([ends, until.index_select(0, ends)], 1)
+    return both.diff(dim=0, prepend=both.new_zeros(1, 2))
 
 
 def of_choices(weights: Tensor, sends: Sends) -> Tensor:

@@ -29,6 +29,13 @@ def test_layer(size, device, case):
     assert results[case] is True, results[case]
 
 
+@pytest.mark.parametrize("case", expert_parallel_cases.ON_GPUS)
+@pytest.mark.parametrize("size, device", WORLDS[2:])
+def test_layer_on_gpus(size, device, case):
+    results = found(expert_parallel_cases.__file__, size, device)
+    assert results[case] is True, results[case]
+
+
 @pytest.mark.parametrize("case", expert_parallel_training.CASES)
 @pytest.mark.parametrize("size, device", WORLDS[1:])
 def test_training(size, device, case):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course_kernels.distributed.plan import of_choices, sends_of, to_choices
+from course_kernels.distributed.plan import counts_of, of_choices, sends_of, to_choices
 
 LOCAL, RANKS, TOP_K = 3, 4, 5
 
@@ -33,7 +33,7 @@ def test_sends_are_those_of_plain_loops(tokens):
     assert sends.routing.tokens[:count].tolist() == [token for _, token, _ in wanted]
     for rank in range(RANKS):
         mine = [choices for r, _, choices in wanted if r == rank]
-        assert sends.counts[rank].tolist() == [len(mine), sum(map(len, mine))]
+        assert counts_of(sends)[rank].tolist() == [len(mine), sum(map(len, mine))]
     carriers = torch.full((tokens, TOP_K), -1)
     local = torch.full((count, TOP_K), -1)
     for send, (rank, token, choices) in enumerate(wanted):
@@ -56,9 +56,9 @@ def test_any_number_of_ranks(ranks):
     ids = chosen(20)
     sends = sends_of(ids.int(), LOCAL, ranks)
     known = (ids >= 0) & (ids < ranks * LOCAL)
-    assert int(sends.counts[:, 1].sum()) == int(known.sum())
+    assert int(counts_of(sends)[:, 1].sum()) == int(known.sum())
     pairs = {(t, int(e) // LOCAL) for t, line in enumerate(ids) for e in line if 0 <= e < ranks * LOCAL}
-    assert int(sends.counts[:, 0].sum()) == len(pairs)
+    assert int(counts_of(sends)[:, 0].sum()) == len(pairs)
 
 
 def test_weights_go_and_values_return_to_their_choices():

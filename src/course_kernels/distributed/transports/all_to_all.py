@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from datetime import timedelta
 from typing import NamedTuple
 
 import torch
@@ -11,7 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_kernels.distributed import rows as moving
-from course_kernels.distributed.plan import Plan, Sends, of_choices, sends_of, to_choices
+from course_kernels.distributed.plan import Plan, Sends, counts_of, of_choices, sends_of, to_choices
+from course_kernels.distributed.transports.time_out import time_out
 from course_kernels.moe import Routing
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name up to torch 2.12
@@ -34,7 +34,7 @@ class AllToAll(NamedTuple):
         tokens, top_k = top_k_index.shape
         sends = sends_of(top_k_index, self.num_local_experts, ranks)
         shape = torch.tensor([[tokens, top_k]], dtype=torch.int64, device=top_k_index.device)
-        table = self._gather(torch.cat([sends.counts, shape]))
+        table = self._gather(torch.cat([counts_of(sends), shape]))
         counts = table[:, :ranks, 0].tolist()
         widths = {rank: line[ranks][1] for rank, line in enumerate(table.tolist())}
         if len(set(widths.values())) > 1:
@@ -82,7 +82,7 @@ class AllToAll(NamedTuple):
             work = _all_gather(out, mine, group=self.group, async_op=True)
             # NCCL's plain wait blocks the stream alone, and its watchdog ends the process. The host reads the counts
             # next, so it may as well wait here, a little shorter than the watchdog, and say what for.
-            work.wait(_patience(self.group, mine.device))
+            work.wait(time_out(self.group, mine.device) * 0.9)
             return out.reshape(ranks, *mine.shape).cpu()
 
     @contextlib.contextmanager
@@ -99,8 +99,3 @@ class AllToAll(NamedTuple):
 
 def _sent(sends: Sends) -> int:
     return sends.local_index.shape[0]
-
-
-def _patience(group: dist.ProcessGroup, device: torch.device) -> timedelta:
-    """Nine tenths of the group's time-out."""
-    return group._get_backend(device).options._timeout * 0.9
