@@ -32,8 +32,7 @@ def put_kernel(
     sources = (start + rows).to(tl.int64)
     if index_ptr is not None:
         sources = tl.load(index_ptr + sources, mask=valid, other=0).to(tl.int64)
-    address = tl.multiple_of(tl.load(peers_ptr + peer), ALIGN)
-    out_ptr = address.to(tl.pointer_type(x_ptr.dtype.element_ty))
+    out_ptr = tl.multiple_of(tl.load(peers_ptr + peer).to(tl.pointer_type(x_ptr.dtype.element_ty)), ALIGN)
     line = out_ptr + (here * most + rows).to(tl.int64)[:, None] * COLS
     written = rows < (count if FILL is None else most)
     for first in range(0, COLS, BLOCK_N):
@@ -44,7 +43,7 @@ def put_kernel(
 
 
 @triton.jit
-def peer_rows(peers_ptr, offs_ptr, sends, here, most, RANKS: tl.constexpr, ALIGN: tl.constexpr):
+def peer_rows(peers_ptr, offs_ptr, sends, here, most, RANKS: tl.constexpr):
     """The address of the memory of each send's rank, and the send's row there."""
     peer = tl.zeros(sends.shape, dtype=tl.int32)
     start = tl.zeros(sends.shape, dtype=tl.int32)
@@ -74,8 +73,8 @@ def fetch_sum_kernel(
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for j in tl.static_range(TOP_K if TOP_K < RANKS else RANKS):
         send = tl.load(positions_ptr + token * TOP_K + j, mask=there, other=-1)
-        address, row = peer_rows(peers_ptr, offs_ptr, send, here, most, RANKS, ALIGN)
-        line = tl.multiple_of(address, ALIGN).to(tl.pointer_type(out_ptr.dtype.element_ty)) + row * COLS
+        address, row = peer_rows(peers_ptr, offs_ptr, send, here, most, RANKS)
+        line = tl.multiple_of(address.to(tl.pointer_type(out_ptr.dtype.element_ty)), ALIGN) + row * COLS
         inside = (send >= 0)[:, None] & (cols < COLS)[None, :]
         acc += tl.load(line[:, None] + cols[None, :], mask=inside, other=0.0).to(tl.float32)
     at = out_ptr + token.to(tl.int64)[:, None] * COLS + cols[None, :]
@@ -96,6 +95,6 @@ def fetch_kernel(
     entries = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = entries < tokens * TOP_K
     send = tl.load(carriers_ptr + entries, mask=there, other=-1)
-    address, row = peer_rows(peers_ptr, offs_ptr, send, here, most, RANKS, 4)
+    address, row = peer_rows(peers_ptr, offs_ptr, send, here, most, RANKS)
     at = address.to(tl.pointer_type(tl.float32)) + row * TOP_K + entries % TOP_K
     tl.store(out_ptr + entries, tl.load(at, mask=send >= 0, other=0.0), mask=there)
