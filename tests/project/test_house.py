@@ -42,6 +42,9 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.moe_rows": "course_kernels/moe/test_steps.py",
     "course_kernels.kernels.jagged": "course_kernels/jagged/test_triton_kernels.py",
     "course_kernels.kernels.transposed": "course_kernels/packed/test_api.py",
+    "course_kernels.kernels.peers": "course_kernels/distributed/transports/test_peers.py",
+    # It needs several ranks.
+    "course_kernels.distributed.transports.symmetric": "course_kernels/distributed/test_expert_parallel.py",
     "course_kernels.kernels.cute_sm90.compilation": "course_kernels/kernels/cute_sm90/test_kernel.py",
     "course_kernels.kernels.cute_sm90.block_scales": "course_kernels/kernels/cute_sm90/test_blockwise.py",
     "course_kernels.kernels.cute_sm90.epilogues.activations": "course_kernels/kernels/cute_sm90/test_layer_gpu.py",
