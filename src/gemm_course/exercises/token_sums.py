@@ -46,7 +46,8 @@ def explain_table(event: Event) -> Observed:
     """A read outside of `ends`, and the likely mistake."""
     if event.place is not None and event.place[1] < 0:
         return Observed(event, ". Group 0 starts at 0, and no entry of `ends` says so")
-    return Observed(event, ". `ends` has as many entries as there are groups, and group g ends at `ends[g]`")
+    note = ". `ends` has as many entries as there are groups, and group g ends at `ends[g]`"
+    return Observed(event, note, single=True)
 
 
 def explain_nan(ran: Ran, bounds: list[tuple[int, int]], nan: Iterable[int], block: int) -> Words | None:
