@@ -108,6 +108,7 @@ print(doctor.report(doctor.examine(trials=False)))
 # | [11 Training](11_training.ipynb) | Which products does a backward pass need? | about 50 min |
 # | [12 Masked groups and FP8](12_masked_and_fp8.ipynb) | Can one launch serve every decoding step? | about 60 min |
 # | [13 Helion](13_helion.ipynb) | What does a language above Triton generate, and what is left to you? | about 40 min |
+# | [14 The MoE layer](14_the_moe_layer.ipynb) | How much of a layer is not its products? | about 60 min |
 # | [15 Performance](15_performance.ipynb) | How do you measure a speed that others can trust? | about 70 min |
 # | [17 Choosing a kernel](17_choosing_a_kernel.ipynb) | How does a library choose for an unseen shape? | about 45 min |
 #

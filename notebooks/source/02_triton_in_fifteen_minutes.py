@@ -92,7 +92,9 @@ print(out.tolist())
 # Triton compiles the kernel at its first launch, and keeps the result. Without a GPU, Triton's
 # [interpreter](glossary.md#interpreter) runs the programs one after the other on the CPU. `import gemm_course` chooses
 # it. In a script of your own, set the environment variable `TRITON_INTERPRET=1` before Python imports Triton. Otherwise
-# a launch ends with *0 active drivers*.
+# a launch ends with *0 active drivers*. The bare interpreter computes bfloat16 wrongly, without an error: it adds and
+# multiplies the bit patterns. `import gemm_course` repairs it. In a script without the course, write `.to(tl.float32)`
+# after each load of bfloat16 numbers.
 #
 # **Guess** before you open the output: for 1000 elements and `BLOCK` = 256, how many programs are there, and how many
 # elements does the last mask leave out?

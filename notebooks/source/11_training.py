@@ -742,6 +742,6 @@ walk_costs.time_ratios(us, {name: name for name in names} | {"ptgmm": "gradients
 #
 # ## What to read next
 #
-# Lesson 12 turns to inference, where each expert has a few rows and memory is the limit. (Lesson 14, on training a
-# whole layer with routing, SwiGLU and combine, is not written yet.) Lesson 15 shows when to trust a benchmark such as
-# the ones above.
+# Lesson 12 turns to inference, where each expert has a few rows and memory is the limit. Lesson 14 trains a whole
+# layer, with routing, SwiGLU and the weighted sum of the results. Lesson 15 shows when to trust a benchmark such as the
+# ones above.

@@ -596,5 +596,5 @@ del tile
 #
 # ## What to read next
 #
-# To learn more Helion, read the examples in its repository. Lesson 14, on the whole expert layer around such products,
-# is not written yet. Lesson 15 shows when a ceiling such as cuBLAS can be trusted.
+# To learn more Helion, read the examples in its repository. Lesson 14 builds the whole expert layer around such
+# products. Lesson 15 shows when a ceiling such as cuBLAS can be trusted.

@@ -14,6 +14,7 @@ from course_kernels.layout import GroupLayout
 from course_kernels.lists.api import GroupGemmPlan, group_gemm
 from course_kernels.masked.api import deepgemm
 from course_kernels.masked.shuffle import shuffle_weight, unshuffle_weight
+from course_kernels.moe import moe_feed_forward
 from course_kernels.packed.api import grouped_mm
 from course_kernels.packed.group_sums import group_sums
 
@@ -28,6 +29,7 @@ __all__ = [
     "grouped_gemm_jagged",
     "grouped_gemm_jagged_persistent",
     "grouped_mm",
+    "moe_feed_forward",
     "nptgmm",
     "ptgmm",
     "quantize_1x128",

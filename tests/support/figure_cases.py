@@ -333,6 +333,24 @@ case("f13_group_walks.slots", {
     slots_of((64, 128, 192, 256), 128, 4, (64, 64, 64), one_index=how == "one index")
     for how in ("group by group", "one index")})
 case("f13_helion_code.expansion", HELION)
+case("f14_layer.operations", [("sort", 2e6, 4e6, 0), ("convert", 2e6, 1e6, 0), ("gather", 1.1e9, 1.1e9, 1.1e9),
+                              ("product", 1.9e9, 0.8e9, 0.8e9), ("running sum", 512, 512, 0), ("sum", 1e9, 0.1e9, 0)])
+MOVED = {"routing": 2e7, "gather": 2.1e9, "product 1": 2.7e9, "activation": 2e9, "product 2": 1.9e9, "combine": 5.5e9}
+case("f14_layer.fusions", {"fifteen operations": MOVED, "gather in the load": MOVED | {"gather": 0},
+                           "activation in the epilogue": MOVED | {"gather": 0, "activation": 0},
+                           "four kernels": MOVED | {"gather": 0, "activation": 0, "combine": 1.2e9}})
+case("f14_layer.kept", {
+    "fifteen operations": {"gathered rows, results": 2.1e9, "gate and up": 8e8, "silu, activation": 8e8},
+    "fused": {"x": 1.3e8, "gate and up (pre-activation)": 8e8}})
+case("f14_layer.backward_epilogue")
+case("f14_layer.gains", {"four kernels, predicted": {2**i: 1 + 1.4 / 2**i + i / 30 for i in range(16)}})
+case("f14_layer.gains", {"four kernels, predicted": {2**i: 1 + 1.4 / 2**i + i / 30 for i in range(16)},
+                         "Zipf, recorded": {512: 1.2, 4096: 2.1}, "equal, recorded": {512: 1.3, 4096: 2.2}})
+case("f14_layer.overheads", {
+    part: {"fifteen operations": {1: 20.0, 64: 4.0, 4096: 3.6, 32768: 3.7}, "Liger": {4096: 3.1, 32768: 2.4},
+           "this library": {1: 1.4, 64: 1.1, 4096: 1.2, 32768: 1.15}} for part in ("forward", "forward and backward")})
+case("f14_layer.losses", {"eager": [3.3 * 0.9**i for i in range(50)],
+                          "course_kernels": [3.3 * 0.9**i + 1e-6 * (i % 5) for i in range(50)]})
 case("f15_measurements.call_by_call", {"zeros": [700.0 + i % 9 for i in range(200)], "random": [520.0] * 200}, 800.0)
 case("f15_measurements.cache_curve", [8, 16, 32, 64, 128, 400], {"warm": [4.0, 6, 8, 7, 4, 3.6],
                                                                  "flushed": [2.0, 2.8, 3.1, 3.4, 3.5, 3.6]}, 60.0, 4.0)

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from course_kernels.config import GemmConfig, LaunchOptions
 from course_kernels.engine.access import Access, batch_access, flat_rows, load_access, ragged_access
-from course_kernels.engine.product import Problem, Product
+from course_kernels.engine.product import Epilogue, Gated, Problem, Product
 from course_kernels.engine.scaling import BLOCK, Blocks, Lines, blocks_restart, is_outer
 from course_kernels.engine.tuning import Extents, Gpu, Kind, choose, log_choice
-from course_kernels.kernels.codes import Layout, Scales, Schedule
+from course_kernels.kernels.codes import FunctionName, Layout, Scales, Schedule, compared_groups
 from course_kernels.runtime import Device
 
 INTERPRETER_PROGRAMS = 4
@@ -57,15 +57,17 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
         mat_a, mat_b, out, scale_a, scale_b = mat_b.mT, mat_a.mT, out.mT, scale_b, scale_a
     ragged = problem.mode != "batch"
     groups, depth, columns = mat_b.shape
-    rows = mat_a.shape[0] if ragged else mat_a.shape[1]
+    epilogue, index = product.epilogue, product.index
+    rows = mat_a.shape[1] if not ragged else mat_a.shape[0] if index is None else index.shape[0]
     uses_tma = device.uses_tma
     shared_b = groups > 1 and mat_b.stride(0) == 0
-    a = load_access(mat_a, uses_tma)
-    b = load_access((mat_b[:1] if shared_b else mat_b).mT, uses_tma)
+    gated = type(epilogue) is Gated and epilogue.activation.gated
+    a = load_access(mat_a, uses_tma and index is None)
+    b = load_access((mat_b[:1] if shared_b else mat_b).mT, uses_tma and not gated)
     # A descriptor's innermost coordinate is a multiple of 16 bytes: the hardware traps otherwise.
     row_step = 16 // mat_a.element_size() if ragged and a.kind == Layout.COL_MAJOR else 1
     if ragged:
-        c = ragged_access(out, uses_tma and row_step == 1, stored=True)
+        c = ragged_access(out, uses_tma and row_step == 1 and epilogue.activation is None, stored=True)
     else:
         c = batch_access(out, uses_tma)
     kind = _kind(problem, "m" if ragged else "batch", "k" if mat_b.stride(-2) == 1 else "n", mat_a)
@@ -84,10 +86,12 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
         total=rows, M=0 if ragged else rows, N=columns, K=depth, G=groups,
         **_strides("a", ("g", "m", "k"), mat_a), **_strides("b", ("g", "k", "n"), mat_b),
         **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b), **blocks,
-        LOAD_A=product.rows.load, EPILOGUE=product.epilogue.function,
+        index_ptr=index, **epilogue.sides(),
+        LOAD_A=product.rows.load, LOAD_B=FunctionName("load_pair" if gated else "load_columns"),
+        EPILOGUE=epilogue.function, ACTIVATION=_activation(epilogue),
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind, RAGGED=ragged, SHARED_B=shared_b, ROW_STEP=row_step,
         ZERO_TAIL=ragged and not problem.keep_tail,
-        GROUPS=max(2, 1 << (groups - 1).bit_length()) if ragged else 2,
+        GROUPS=compared_groups(groups) if ragged else 2,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
         SCHEDULE=int(Schedule.DYNAMIC if counter is not None else Schedule.ROUND_ROBIN), PRECISION=problem.precision,
         NUM_XCDS=config.num_xcds,
@@ -106,7 +110,15 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
         totals["stride_sa_k"] = None
     if ragged and a.has_descriptor:
         totals["a"] = 0 if a.kind == Layout.ROW_MAJOR else 1
-    return Prepared("contiguous", programs, arguments, _options(config), totals)
+    return Prepared("contiguous", programs, arguments, _options(config, device), totals)
+
+
+def _activation(epilogue: Epilogue) -> tuple | None:
+    """The kernel's constant for an epilogue's activation; None without one."""
+    if epilogue.activation is None:
+        return None
+    function, gated, *numbers = epilogue.activation
+    return gated, 1 + epilogue.interleaved, int(function), *numbers
 
 
 def _transposed(problem: Problem, product: Product, out: Tensor, device: Device) -> Prepared:
@@ -141,7 +153,7 @@ def _transposed(problem: Problem, product: Product, out: Tensor, device: Device)
         PRECISION=problem.precision, SPAN=1 if programs >= tiles else 64, NUM_XCDS=config.num_xcds,
         ACCUMULATE=accumulate,
     )  # fmt: skip
-    return Prepared("transposed", lambda total: programs, arguments, _options(config), {"total": None})
+    return Prepared("transposed", lambda total: programs, arguments, _options(config, device), {"total": None})
 
 
 def _masked(problem: Problem, product: Product, out: Tensor, device: Device) -> Prepared:
@@ -166,11 +178,11 @@ def _masked(problem: Problem, product: Product, out: Tensor, device: Device) -> 
         A_KIND=reads_a.kind, B_KIND=reads_b.kind, C_KIND=writes.kind,
         PACK=problem.pack,
         SCALES=int({Lines: Scales.LINES, Blocks: Scales.BLOCKS}.get(type(scaling), Scales.NONE)),
-        GROUPS=max(2, 1 << (problem.G - 1).bit_length()),
+        GROUPS=compared_groups(problem.G),
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
     )  # fmt: skip
     programs = _programs(config, problem.G * config.tiles(problem.M, problem.N), device, problem.options.num_sms)
-    return Prepared("masked", lambda total: programs, arguments, _options(config), {})
+    return Prepared("masked", lambda total: programs, arguments, _options(config, device), {})
 
 
 def _grouped_factors(scaling: Lines | Blocks) -> tuple[Tensor, Tensor]:
@@ -223,8 +235,9 @@ def _block_scales(problem: Problem, scale_a, scale_b, dims_a, dims_b) -> dict[st
     return found
 
 
-def _options(config: GemmConfig) -> dict[str, int]:
-    return dict(num_warps=config.num_warps, num_stages=config.num_stages)
+def _options(config: GemmConfig, device: Device) -> dict[str, int]:
+    options = dict(num_warps=config.num_warps, num_stages=config.num_stages)
+    return options | config.amd_options if isinstance(device.arch, str) else options  # names are AMD's
 
 
 def _programs(config: GemmConfig, max_tiles: int, device: Device, num_sms: int | None) -> int:

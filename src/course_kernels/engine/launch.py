@@ -30,9 +30,13 @@ KERNELS = {
 # The kernels' address arguments, and the tensor of each.
 _SOURCES = {
     "a": "a", "b": "b", "offs_ptr": "offs", "sizes_ptr": "offs", "bias_ptr": "bias", "scale_a_ptr": "scale_a",
-    "scale_b_ptr": "scale_b", "c_desc": "out", "c_ptr": "out", "counter_ptr": "counter",
+    "scale_b_ptr": "scale_b", "c_desc": "out", "c_ptr": "out", "counter_ptr": "counter", "index_ptr": "index",
+    "pre_ptr": "pre", "weights_ptr": "weights", "activated_ptr": "activated", "dots_ptr": "dots",
 }  # fmt: skip
-_TENSORS = ("a", "b", "offs", "bias", "scale_a", "scale_b", "out", "counter")  # in the order of ``_addresses``
+# In the order of ``_addresses``; the last five are of products with an activation alone.
+_TENSORS = (
+    "a", "b", "offs", "bias", "scale_a", "scale_b", "out", "counter", "index", "pre", "weights", "activated", "dots",
+)  # fmt: skip
 _SWAPPED = {"a": "b", "b": "a", "scale_a": "scale_b", "scale_b": "scale_a"}  # mode "n" is computed transposed
 
 
@@ -74,11 +78,14 @@ class InterpretedPlan:
             return tensor.float() if tensor is not None and tensor.dtype in widened else tensor
 
         epilogue, result = product.epilogue, wide(out)
-        if epilogue.bias is not None:
-            epilogue = epilogue._replace(bias=wide(epilogue.bias))
+        fields = {name: getattr(epilogue, name) for name in getattr(epilogue, "_fields", ())}
+        copied = {name: wide(each) for name, each in fields.items() if isinstance(each, Tensor)}
+        if copied:
+            epilogue = epilogue._replace(**copied)
         copies = product._replace(a=wide(product.a), b=wide(product.b), epilogue=epilogue)
         kernel, programs, arguments, options, _ = self._prepare(copies, result)
-        before = result.clone() if result is not out and self._keeps_bits else None
+        keeps = self._problem.accumulate or self._problem.mode == "masked" or epilogue.activation is not None
+        before = result.clone() if result is not out and keeps else None
         with runtime.interpreting():
             kernel[(programs(self._total(copies)),)](**arguments, **options)
         if before is not None:  # unwritten elements keep their bits: rounding changes those of a NaN
@@ -86,17 +93,15 @@ class InterpretedPlan:
             out[changed] = result[changed].to(out.dtype)
         elif result is not out:
             out.copy_(result)
-
-    @property
-    def _keeps_bits(self) -> bool:
-        """Whether a part of the result may stay unwritten."""
-        return self._problem.accumulate or self._problem.mode == "masked"
+        for name in ("pre", "activated"):
+            if name in copied and copied[name] is not fields[name]:
+                fields[name].copy_(copied[name])
 
     def _total(self, product: Product) -> int:
         """The total of the ragged extent; 0 without one."""
         mode = self._problem.mode
         if mode == "m":
-            return product.a.shape[0]
+            return product.rows_of_a
         return product.a.shape[1] if mode == "k" else product.b.shape[1] if mode == "n" else 0
 
     def _prepare(self, product: Product, out: Tensor) -> tuple:
@@ -134,6 +139,8 @@ class Plan(InterpretedPlan):
         a, b, rows, scaling, epilogue, _ = product
         counter = torch.zeros(1, dtype=torch.int32, device=out.device) if self._needs_counter else None
         tensors = (a, b, rows[0] if rows else None, epilogue.bias, scaling.a, scaling.b, out, counter)
+        if epilogue.activation is not None or product.index is not None:
+            tensors = (*tensors, product.index, *epilogue.sides().values())
         return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
 
     def _compile(self, product: Product, out: Tensor) -> None:

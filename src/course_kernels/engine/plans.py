@@ -130,6 +130,16 @@ def execute(
     return known.run(product, out)
 
 
+def execute_checked(product: Product, options: Options, out: Tensor, problem: Callable[[], Problem]) -> None:
+    """Write a product that needs no checks to ``out``. ``problem`` makes its problem where no plan is known."""
+    key = signature(product, options, out)
+    known = plans.get(key)
+    if known is None:
+        _execute_unknown(problem(), product, options, out)
+    else:
+        known.run(product, out)
+
+
 def _execute_unknown(problem: Problem, product: Product, options: Options, out: Tensor | None) -> Tensor:
     """Compute a checked product: find or make its plan, and run it."""
     key = signature(product, options._replace(check=False), out)

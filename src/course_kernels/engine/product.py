@@ -2,10 +2,11 @@
 
     Product(a, b, rows, scaling, epilogue)
 
-    rows        Ends: exclusive ends of groups that follow each other. Counts: for groups at equal distances, the
-                number of rows that count. EACH: a batch of whole matrices.
+    rows        Ends: exclusive ends of groups that follow each other, whose rows may be gathered by an index. Counts:
+                for groups at equal distances, the number of rows that count. EACH: a batch of whole matrices.
     scaling     UNSCALED, Lines: factors of rows and columns, Blocks: factors of blocks of 128 along K.
-    epilogue    Store: round and store, after a bias. ADD: add to what the result holds.
+    epilogue    Store: round and store, after a bias. ADD: add to what the result holds. Gated: store an activation of
+                the sums. GatedBackward: from the sums, which are an activation's gradient, that of its argument.
 
 Each part names its tensors, and gives its part of a plan's key (``key``): everything of it that a launch depends on.
 ``Problem`` is a product whose form was checked, without its tensors, with ``Options``: plans are made from it.
@@ -23,7 +24,7 @@ from torch import Tensor
 from course_kernels.dtypes import MODE_OF_RANKS
 from course_kernels.engine.options import Options
 from course_kernels.engine.scaling import ROW, UNSCALED, Blocks, Lines, Scaling, block_lines
-from course_kernels.kernels.codes import FunctionName
+from course_kernels.kernels.codes import Activation, FunctionName
 
 # ---- how rows are found
 
@@ -33,20 +34,28 @@ class Ends(NamedTuple):
 
     Attributes:
         offs: int32 or int64 (G,), the exclusive end of each group.
-        load: the Triton kernel's device function for a block of A.
+        index: int32 (rows,), contiguous: which row of A is the row of the product; None where they are A's rows in
+            their order. Of the entries from the last end on, nothing is read. In mode "m" alone.
     """
 
     offs: Tensor
+    index: Tensor | None = None
 
-    load = FunctionName("load_rows")
+    @property
+    def load(self) -> FunctionName:
+        """The Triton kernel's device function for a block of A."""
+        return FunctionName("load_rows" if self.index is None else "gather_rows")
 
     def key(self) -> tuple | None:
         """The ends' part of a plan's key; None if kernels cannot read them as they are (gaps between them)."""
-        offs = self.offs
+        offs, index = self.offs, self.index
         if not offs.is_contiguous():
             return None
         at = offs.data_ptr()
-        return offs.shape, offs.dtype, offs.device, at & 15 if at else None
+        key = offs.shape, offs.dtype, offs.device, at & 15 if at else None
+        if index is None:
+            return key
+        return *key, index.dtype, index.device, index.data_ptr() & 15
 
 
 class Counts(NamedTuple):
@@ -84,6 +93,8 @@ Rows: TypeAlias = Ends | Counts | Each
 
 # ---- what becomes of the sums
 
+NO_SIDES = dict.fromkeys(("pre_ptr", "weights_ptr", "activated_ptr", "dots_ptr"))
+
 
 class Store(NamedTuple):
     """Round once and store.
@@ -99,6 +110,11 @@ class Store(NamedTuple):
 
     function = FunctionName("store_sums")
     accumulates = False
+    activation = None
+
+    def sides(self) -> dict[str, Tensor | None]:
+        """The tensors beside the result that the Triton kernel reads or writes, by argument."""
+        return NO_SIDES
 
     def key(self) -> tuple | bool | None:
         """The epilogue's part of a plan's key; None for a lazily negated bias, which kernels cannot read."""
@@ -115,16 +131,98 @@ class Add(NamedTuple):
     """Add to what the result holds, in float32, and round once."""
 
     accumulates = True
+    activation = None
     bias = None
     keep_tail = False
+
+    def sides(self) -> dict[str, Tensor | None]:
+        """The same as ``Store.sides``."""
+        return NO_SIDES
 
     def key(self) -> str:
         """The epilogue's part of a plan's key."""
         return "add"
 
 
+class Gated(NamedTuple):
+    """Round an activation of the sums and store it: (rows, N / 2) where it has a gate, else (rows, N).
+
+    Attributes:
+        activation: which one. With a gate, B's columns are those of the gate and those of up.
+        interleaved: gate and up take turns in B's columns; else the gate's columns come first.
+        pre: (rows, N) of the result's dtype, row-major: the sums are stored there, too, rounded, in the order of B's
+            columns; the activation is of the rounded sums then, as a backward that reads them computes it again. None
+            does without.
+        bias: (G, N), in the order of B's columns, added before; or None.
+        function: the Triton kernel's device function.
+    """
+
+    activation: Activation
+    interleaved: bool = False
+    pre: Tensor | None = None
+    bias: Tensor | None = None
+
+    function = FunctionName("store_activated")
+    accumulates = False
+    keep_tail = True
+
+    def sides(self) -> dict[str, Tensor | None]:
+        """The same as ``Store.sides``."""
+        return NO_SIDES | dict(pre_ptr=self.pre)
+
+    def key(self) -> tuple | None:
+        """The epilogue's part of a plan's key; None as for ``Store``."""
+        parts = [_key(self.pre), _key(self.bias)]
+        return None if None in parts else ("gated", self.activation, self.interleaved, *parts)
+
+
+class GatedBackward(NamedTuple):
+    """The sums are the gradient of an activation's result, before a factor of each row: store the gradient of its
+    argument, (rows, 2 * N) with a gate, in the order of ``pre``, else (rows, N).
+
+    Attributes:
+        activation: which one.
+        interleaved: as for ``Gated``.
+        pre: the activation's argument, as ``Gated`` stored it.
+        weights: float32 (rows,), the factor of each row.
+        activated: (rows, N) of the result's dtype, row-major: the activation times the row's factor is stored there.
+        dots: float32 (rows, ceil(N / 32)), contiguous. The entries of a row become parts of the dot product of its
+            sums and its activation, unrounded both. How it is divided into parts is the kernel's choice.
+    """
+
+    activation: Activation
+    interleaved: bool
+    pre: Tensor
+    weights: Tensor
+    activated: Tensor
+    dots: Tensor
+
+    function = FunctionName("store_gradient")
+    accumulates = False
+    keep_tail = True
+    bias = None
+
+    def sides(self) -> dict[str, Tensor | None]:
+        """The same as ``Store.sides``."""
+        return dict(zip(NO_SIDES, self[2:]))
+
+    def key(self) -> tuple | None:
+        """The epilogue's part of a plan's key; None as for ``Store``."""
+        parts = [_key(each) for each in self[2:]]
+        return None if None in parts else ("backward", *self[:2], *parts)
+
+
+def _key(tensor: Tensor | None) -> tuple | None:
+    """The part of a plan's key for a tensor whose first extent does not matter; None for a lazily negated one."""
+    if tensor is None:
+        return ()
+    if tensor.is_neg():
+        return None
+    return tensor.shape[1:], tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() & 15
+
+
 STORE, ADD = Store(), Add()
-Epilogue: TypeAlias = Store | Add
+Epilogue: TypeAlias = Store | Add | Gated | GatedBackward
 
 # ---- a product
 
@@ -174,6 +272,17 @@ class Product(NamedTuple):
             scales = Lines(scale_a, scale_b) if scaling == ROW else Blocks(scale_a, scale_b, scaling)
         epilogue = ADD if accumulate else STORE if bias is None and not keep_tail else Store(bias, keep_tail)
         return cls(mat_a, mat_b, rows, scales, epilogue)
+
+    @property
+    def index(self) -> Tensor | None:
+        """The index by which rows of A are gathered; None without one."""
+        return self.rows.index if type(self.rows) is Ends else None
+
+    @property
+    def rows_of_a(self) -> int:
+        """Rows of A, or of its index: the total of mode "m"."""
+        index = self.index
+        return self.a.shape[0] if index is None else index.shape[0]
 
     @property
     def offs(self) -> Tensor | None:

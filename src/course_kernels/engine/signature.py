@@ -30,6 +30,8 @@ def signature(product: Product, options: Options, out=None) -> tuple | None:
         if len(shape_a) == 2:
             if len(shape_b) == 3:
                 mode, total, fixed_a, fixed_b = "m", shape_a[0], shape_a[1], shape_b
+                if type(rows) is Ends and rows.index is not None:
+                    total = rows.index.shape[0]
             else:
                 mode, (fixed_a, total), (depth, fixed_b) = "k", shape_a, shape_b
                 if depth != total:

@@ -7,8 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import NamedTuple
 
 SCALE_BLOCK = 128  # elements along K, and lines of a square block, that share a factor
+# With more ends a thread holds more than eight or sixteen of them. Code then grows with the number of groups: at 8,192
+# products take all 255 registers, and at 16,384 they spill.
+MOST_COMPARED = 2048
+
+
+def compared_groups(groups: int) -> int:
+    """``GROUPS`` of a launch: how many groups' ends a kernel compares with at once, a power of two of 2 or more.
+
+    0 for more than MOST_COMPARED groups: then kernels search, with the same code for any number.
+    """
+    return max(2, 1 << (groups - 1).bit_length()) if groups <= MOST_COMPARED else 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,3 +68,31 @@ class Record(enum.IntEnum):
     OFF = 0
     PROGRAM = 1
     TIME = 2
+
+
+class Function(enum.IntEnum):
+    """The function of an ``Activation``."""
+
+    SILU = 0
+    GELU = 1  # by the error function
+    GELU_TANH = 2
+    RELU = 3
+    RELU2 = 4  # the square of relu
+
+
+class Activation(NamedTuple):
+    """What a feed-forward layer does between its products: f(gate) * (up + shift), or f(x) where it is not gated.
+
+    Attributes:
+        function: f. SILU is x * sigmoid(alpha * x).
+        gated: whether the first product has two halves, gate and up.
+        alpha: of SILU alone.
+        limit: gate is at most this, and up is between its negative and it; None for no limit.
+        shift: added to up.
+    """
+
+    function: Function
+    gated: bool = True
+    alpha: float = 1.0
+    limit: float | None = None
+    shift: float = 0.0

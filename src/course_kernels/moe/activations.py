@@ -1,0 +1,112 @@
+"""The activations of a layer of experts: their names, and what they compute in torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from course_kernels.kernels.codes import Activation, Function
+
+ACTIVATIONS = {
+    "swiglu": Activation(Function.SILU),
+    "geglu": Activation(Function.GELU),
+    "geglu_tanh": Activation(Function.GELU_TANH),
+    "reglu": Activation(Function.RELU),
+    "swiglu_oai": Activation(Function.SILU, alpha=1.702, limit=7.0, shift=1.0),
+    "silu": Activation(Function.SILU, gated=False),
+    "gelu": Activation(Function.GELU, gated=False),
+    "gelu_tanh": Activation(Function.GELU_TANH, gated=False),
+    "relu": Activation(Function.RELU, gated=False),
+    "relu2": Activation(Function.RELU2, gated=False),
+}
+
+
+def activation_of(given: str | Activation) -> Activation:
+    """Return the activation of a name, or the given one.
+
+    Raises:
+        TypeError, ValueError: it is neither, or its numbers are none.
+    """
+    if isinstance(given, str):
+        if given not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {tuple(ACTIVATIONS)} or an Activation, got {given!r}")
+        return ACTIVATIONS[given]
+    if not isinstance(given, Activation):
+        raise TypeError(f"activation must be a name or an Activation, got {type(given).__name__}")
+    function, gated, alpha, limit, shift = given
+    if function not in tuple(Function) or type(gated) is not bool:
+        raise ValueError(f"activation must have a Function and a bool, gated, got {given}")
+    for name, number in (("alpha", alpha), ("limit", limit), ("shift", shift)):
+        if not isinstance(number, (int, float)) and not (name == "limit" and number is None):
+            raise TypeError(f"activation must have a number for {name}, got {number!r}")
+    if limit is not None and not limit > 0:
+        raise ValueError(f"activation must have a limit above 0, or None, got {limit}")
+    if shift and not gated:
+        raise ValueError(f"activation must have a shift of 0 where it is not gated, got {shift}: there is no up")
+    return Activation(Function(function), gated, float(alpha), None if limit is None else float(limit), float(shift))
+
+
+def activate(pre: Tensor, activation: Activation, interleaved: bool) -> Tensor:
+    """Compute the activation of (rows, N) in float32."""
+    function, gated, alpha, limit, shift = activation
+    gate, up = pre.float(), None
+    if gated:
+        gate, up = (gate[:, ::2], gate[:, 1::2]) if interleaved else gate.chunk(2, dim=1)
+    if limit is not None:
+        gate = gate.clamp(max=limit)
+    value = {
+        Function.SILU: lambda x: x * torch.sigmoid(x * alpha),
+        Function.GELU: functional.gelu,
+        Function.GELU_TANH: lambda x: functional.gelu(x, approximate="tanh"),
+        Function.RELU: functional.relu,
+        Function.RELU2: lambda x: functional.relu(x).square(),
+    }[function](gate)
+    if up is None:
+        return value
+    return value * ((up if limit is None else up.clamp(-limit, limit)) + shift)
+
+
+def activation_gradient(grad: Tensor, pre: Tensor, activation: Activation, interleaved: bool) -> Tensor:
+    """Compute the gradient of the argument of ``activate``, float32 (rows, N), from that of its result."""
+    function, gated, alpha, limit, shift = activation
+    gate, up = pre.float(), None
+    if gated:
+        gate, up = (gate[:, ::2], gate[:, 1::2]) if interleaved else gate.chunk(2, dim=1)
+    limited = gate if limit is None else gate.clamp(max=limit)
+    if function is Function.SILU:
+        share = torch.sigmoid(limited * alpha)
+        value = limited * share
+        slope = share + value * (1 - share) * alpha
+    elif function in (Function.GELU, Function.GELU_TANH):
+        kind = "tanh" if function is Function.GELU_TANH else "none"
+        value = functional.gelu(limited, approximate=kind)
+        slope = torch.ops.aten.gelu_backward(torch.ones_like(limited), limited, approximate=kind)
+    else:
+        value = functional.relu(limited)
+        slope = (limited > 0).float()
+        if function is Function.RELU2:
+            value, slope = value.square(), 2 * value
+    if limit is not None:
+        slope = torch.where(gate <= limit, slope, 0.0)
+    if up is None:
+        return grad * slope
+    other = (up if limit is None else up.clamp(-limit, limit)) + shift
+    grad_up = grad * value
+    if limit is not None:
+        grad_up = torch.where(up.abs() <= limit, grad_up, 0.0)
+    parts = [grad * slope * other, grad_up]
+    return torch.stack(parts, dim=2).flatten(1) if interleaved else torch.cat(parts, dim=1)
+
+
+def encode(activation: Activation) -> str:
+    """Encode an activation as an operator's argument. ``hex`` is exact, and ``torch.compile`` can trace it."""
+    numbers = ["None" if each is None else each.hex() for each in activation[2:]]
+    return " ".join([str(int(activation.function)), str(int(activation.gated)), *numbers])
+
+
+def decode(text: str) -> Activation:
+    """Decode the text of ``encode``."""
+    function, gated, *numbers = text.split()
+    numbers = [None if each == "None" else float.fromhex(each) for each in numbers]
+    return Activation(Function(int(function)), gated == "1", *numbers)

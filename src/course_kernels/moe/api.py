@@ -1,0 +1,156 @@
+"""The feed-forward layer of a mixture of experts, from routed tokens to their results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function
+
+from course_kernels.contexts import (
+    autocast_dtype,
+    cast,
+    has_overrides,
+    is_compiling,
+    refuse_dtensors,
+    refuse_tangents,
+)
+from course_kernels.engine.checks import Backend
+from course_kernels.kernels.codes import Activation
+from course_kernels.moe import checks
+from course_kernels.moe.activations import activation_of
+from course_kernels.moe.form import Form, Operands
+from course_kernels.moe.parallel import Parallel
+from course_kernels.moe.routing import Routing
+from course_kernels.moe.torch_ops import feed_forward, feed_forward_collecting, route
+
+
+def moe_feed_forward(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    top_k_index: Tensor | None,
+    top_k_weights: Tensor,
+    *,
+    activation: str | Activation = "swiglu",
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    concatenated: bool = True,
+    weights_on: Literal["output", "input"] = "output",
+    main_grads: Sequence[Tensor | None] | None = None,
+    routing: Routing | Any = None,
+    ep: Parallel | None = None,
+    backend: Backend = "auto",
+    num_sms: int | None = None,
+) -> Tensor:
+    """Compute the experts' part of a mixture of experts: for each token the weighted sum, over the k experts that it
+    chose, of ``down[e] @ activation(gate_up[e] @ x)``.
+
+    Args:
+        x: (T, H) float16, bfloat16 or float32, any strides; T may be 0.
+        gate_up: (E, 2 * I, H) of x's dtype, any strides; (E, I, H) where the activation has no gate. Rows of the gate
+            come first, then those of up, as transformers stores them; see ``concatenated``. Weights that are stored
+            transposed are passed as ``gate_up.mT``, a slice of a larger parameter as it is; neither is copied.
+        down: (E, H, I) likewise.
+        top_k_index: int32 or int64 (T, k), the experts of each token, any strides. Ids outside of [0, E) are experts of
+            other ranks: such choices count nothing, nothing of theirs is read, and their weights' gradient is 0. A
+            token may choose an expert twice. None where ``routing`` is given.
+        top_k_weights: (T, k) of any floating dtype, used in float32.
+        activation: a name of ``course_kernels.moe.ACTIVATIONS``, or an ``Activation``. With a gate: "swiglu", "geglu",
+            "geglu_tanh", "reglu", and gpt-oss's "swiglu_oai"; without: "silu", "gelu", "gelu_tanh", "relu", "relu2".
+        gate_up_bias, down_bias: (E, 2 * I) (or (E, I)) and (E, H) of x's dtype or float32, added in float32; or None.
+        concatenated: False where rows of gate and up take turns in ``gate_up``, the gate's first, as in gpt-oss.
+            Without a gate it means nothing.
+        weights_on: "output" weights an expert's result, "input" its row of x, which is rounded then (Llama 4).
+        main_grads: float32 tensors of the shapes of gate_up and of down, any strides, or None for either: the backward
+            adds the weight's gradient to it, rounded once, and the weight itself gets none. Not with
+            ``torch.compile(fullgraph=True)``.
+        routing: of ``Routing.of(top_k_index, E)``, if it is made once for several calls: a recomputation in activation
+            checkpointing, for example, that must not route tokens anew. With ``ep``, of ``ep.plan(top_k_index)``.
+        ep: a ``course_kernels.distributed.ExpertParallel`` where the experts are spread over ranks. ``top_k_index``
+            then has ids of all ranks' experts, and the weights are those of this rank, or DTensors with ``Shard(0)``
+            over the group. Every rank of the group has to make the call, and its backward.
+        backend: "triton" runs the kernels (in Triton's interpreter on CPU tensors), "cute" the products' kernel in CuTe
+            DSL where it can, "torch" computes expert after expert, which reads the routing on the host. "auto" is
+            "torch" on CPU tensors, and the expected fastest kernels on a GPU.
+        num_sms: SMs that the products may use; see ``grouped_mm``.
+
+    Returns:
+        (T, H) of x's dtype, contiguous. A token without an expert here gets zeros.
+
+    Raises:
+        TypeError: an argument is no tensor, or of an unsupported or mixed dtype.
+        ValueError: shapes or devices do not fit, or a name is unknown.
+        RuntimeError: gradients of gradients, or forward-mode differentiation; or the process cannot run kernels.
+
+    Notes:
+        Differentiable once, in x, gate_up, down, top_k_weights and the biases. The backward keeps x, the activation's
+        argument (T * k, 2 * I), and the routing; gathered rows and the activation are computed again. A weight's
+        gradient is stored like the weight.
+        Products sum in float32. Rounded are the activation's argument, the activation, an expert's result, and the sum
+        over experts, which is in float32 in the order of the choices. Deterministic bit for bit.
+        With kernels the host reads nothing, so a CUDA graph of one call serves every routing of the shape.
+        ``torch.compile`` and ``torch.export`` see the operators ``torch.ops.course_kernels.moe_routing`` and
+        ``moe_feed_forward``; the latter is what selective checkpointing may keep. ``FlopCounterMode`` counts the
+        products of all T * k choices.
+        The plan, gathering rows once per use and keeping the activation's argument alone, is SonicMoE's
+        (arXiv 2512.14080); the kernels are this library's.
+
+    Examples:
+        >>> import torch
+        >>> from course_kernels import moe_feed_forward
+        >>> x, gate_up, down = torch.ones(3, 4), torch.ones(2, 16, 4), torch.ones(2, 4, 8)
+        >>> index, weights = torch.tensor([[0], [1], [7]]), torch.ones(3, 1)
+        >>> moe_feed_forward(x, gate_up, down, index, weights).shape
+        torch.Size([3, 4])
+    """
+    tensors = (x, gate_up, down, top_k_weights, gate_up_bias, down_bias)
+    if has_overrides(*tensors, top_k_index) and not is_compiling():
+        return handle_torch_function(
+            moe_feed_forward, (*tensors, top_k_index), x, gate_up, down, top_k_index, top_k_weights,
+            activation=activation, gate_up_bias=gate_up_bias, down_bias=down_bias, concatenated=concatenated,
+            weights_on=weights_on, main_grads=main_grads, routing=routing, ep=ep, backend=backend, num_sms=num_sms,
+        )  # fmt: skip
+    if ep is not None:
+        gate_up, down, gate_up_bias, down_bias = ep.local(
+            gate_up=gate_up, down=down, gate_up_bias=gate_up_bias, down_bias=down_bias
+        )
+    checks.check_names(backend, weights_on, concatenated, num_sms)
+    refuse_dtensors("moe_feed_forward", x=x, gate_up=gate_up, down=down, top_k_weights=top_k_weights)
+    activation = activation_of(activation)
+    form = Form(activation, activation.gated and not concatenated, weights_on == "input", backend, num_sms)
+    if isinstance(x, Tensor) and (dtype := autocast_dtype(x.device.type)):
+        x, gate_up, down = (cast(each, dtype) if isinstance(each, Tensor) else each for each in (x, gate_up, down))
+        if gate_up_bias is not None and gate_up_bias.dtype != torch.float32:
+            gate_up_bias = cast(gate_up_bias, dtype)
+        if down_bias is not None and down_bias.dtype != torch.float32:
+            down_bias = cast(down_bias, dtype)
+    checks.check_operands(Operands(x, gate_up, down, top_k_weights, gate_up_bias, down_bias), form)
+    refuse_tangents("moe_feed_forward", *tensors)
+    if ep is not None:
+        # All checks come before the first collective: a rank that raises alone leaves the others waiting.
+        if routing is None:
+            checks.check_choices(top_k_index, top_k_weights, ep.num_experts)
+        if main_grads is not None:
+            checks.check_main_grads(main_grads, Operands(x, gate_up, down, top_k_weights, gate_up_bias, down_bias))
+
+        def here(rows: Tensor, weights: Tensor, routing: Routing) -> Tensor:
+            return moe_feed_forward(
+                rows, gate_up, down, None, weights, activation=form.activation, gate_up_bias=gate_up_bias,
+                down_bias=down_bias, concatenated=concatenated, weights_on=weights_on, main_grads=main_grads,
+                routing=routing, backend=backend, num_sms=num_sms,
+            )  # fmt: skip
+
+        return ep.feed_forward(here, x, top_k_index, top_k_weights, plan=routing)
+    weights, experts = top_k_weights.float().contiguous(), gate_up.shape[0]
+    if routing is None:
+        checks.check_choices(top_k_index, weights, experts)
+        routing = route(top_k_index, experts, backend)
+    else:
+        checks.check_routing(routing, weights, experts)
+    operands = Operands(x, gate_up, down, weights, gate_up_bias, down_bias)
+    if main_grads is None:
+        return feed_forward(operands, routing, form)
+    return feed_forward_collecting(operands, routing, form, main_grads)

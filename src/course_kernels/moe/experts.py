@@ -1,0 +1,107 @@
+"""The experts as a module with parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_kernels.engine.checks import Backend
+from course_kernels.kernels.codes import Activation
+from course_kernels.moe.activations import activation_of
+from course_kernels.moe.api import moe_feed_forward
+from course_kernels.moe.parallel import Parallel
+from course_kernels.moe.routing import Routing
+
+
+class Experts(nn.Module):
+    """The experts of a layer, with the parameters' names and shapes of transformers' experts. Routed ids and weights
+    come in; a router is not part of it.
+
+    Args:
+        num_experts: E.
+        hidden_size: H.
+        intermediate_size: I.
+        activation: as for ``moe_feed_forward``.
+        bias: whether both products have biases.
+        concatenated, weights_on, backend: as for ``moe_feed_forward``.
+        ep: a ``course_kernels.distributed.ExpertParallel`` of ``num_experts`` experts; the parameters are then those
+            of this rank's experts alone, E / ranks of them. ``ep.shard`` spreads a module that has all experts.
+        device, dtype: of the parameters.
+
+    Attributes:
+        gate_up_proj: (E, 2 * I, H); (E, I, H) without a gate.
+        down_proj: (E, H, I).
+        gate_up_proj_bias, down_proj_bias: (E, 2 * I) and (E, H), or None.
+    """
+
+    def __init__(
+        self,
+        num_experts: int,
+        hidden_size: int,
+        intermediate_size: int,
+        *,
+        activation: str | Activation = "swiglu",
+        bias: bool = False,
+        concatenated: bool = True,
+        weights_on: str = "output",
+        backend: Backend = "auto",
+        ep: Parallel | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        for name, value in dict(
+            num_experts=num_experts, hidden_size=hidden_size, intermediate_size=intermediate_size
+        ).items():
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self.num_experts, self.hidden_size, self.intermediate_size = num_experts, hidden_size, intermediate_size
+        self.activation = activation_of(activation)
+        self.activation_name = activation if isinstance(activation, str) else str(tuple(activation))
+        self.concatenated, self.weights_on, self.backend, self.ep = concatenated, weights_on, backend, ep
+        if ep is not None and ep.num_experts != num_experts:
+            raise ValueError(f"ep must be of num_experts = {num_experts} experts, got one of {ep.num_experts}")
+        held = num_experts if ep is None else ep.num_local_experts
+        width = intermediate_size * (1 + self.activation.gated)
+
+        def parameter(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+
+        self.gate_up_proj = parameter(held, width, hidden_size)
+        self.down_proj = parameter(held, hidden_size, intermediate_size)
+        self.gate_up_proj_bias = parameter(held, width) if bias else None
+        self.down_proj_bias = parameter(held, hidden_size) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw each expert's weights and biases as ``nn.Linear`` does: uniform, within 1 / sqrt(inputs)."""
+        for weight, bias in (
+            (self.gate_up_proj, self.gate_up_proj_bias),
+            (self.down_proj, self.down_proj_bias),
+        ):
+            bound = weight.shape[2] ** -0.5
+            nn.init.uniform_(weight, -bound, bound)
+            if bias is not None:
+                nn.init.uniform_(bias, -bound, bound)
+
+    def forward(
+        self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, routing: Routing | Any = None
+    ) -> Tensor:
+        """Call ``moe_feed_forward`` with the parameters."""
+        return moe_feed_forward(
+            x, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights, activation=self.activation,
+            gate_up_bias=self.gate_up_proj_bias, down_bias=self.down_proj_bias, concatenated=self.concatenated,
+            weights_on=self.weights_on, routing=routing, ep=self.ep, backend=self.backend,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        """The sizes and the activation."""
+        return (
+            f"num_experts={self.num_experts}, hidden_size={self.hidden_size}, "
+            f"intermediate_size={self.intermediate_size}, activation={self.activation_name}, "
+            f"bias={self.down_proj_bias is not None}"
+        )

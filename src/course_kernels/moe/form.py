@@ -1,0 +1,55 @@
+"""A layer of experts without its computation: what it computes, its tensors, their gradients."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from course_kernels.engine.options import Options
+from course_kernels.kernels.codes import Activation
+
+
+class Form(NamedTuple):
+    """What a layer computes, beside its tensors.
+
+    Attributes:
+        activation: between the products.
+        interleaved: columns of gate and up take turns; False without a gate.
+        on_input: a choice's weight multiplies its row of x, not its row of the result.
+        backend: one of ``engine.checks.BACKENDS``.
+        num_sms: SMs that products may use; None for all.
+    """
+
+    activation: Activation
+    interleaved: bool = False
+    on_input: bool = False
+    backend: str = "auto"
+    num_sms: int | None = None
+
+    @property
+    def options(self) -> Options:
+        """Options of the layer's products."""
+        return Options(backend=self.backend, num_sms=self.num_sms)
+
+
+class Operands(NamedTuple):
+    """The tensors of a layer; shapes as in ``moe_feed_forward``."""
+
+    x: Tensor
+    gate_up: Tensor
+    down: Tensor
+    weights: Tensor
+    gate_up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+
+
+class Gradients(NamedTuple):
+    """The gradients of ``Operands``; None where they are not asked for, or were added to main gradients."""
+
+    x: Tensor | None = None
+    gate_up: Tensor | None = None
+    down: Tensor | None = None
+    weights: Tensor | None = None
+    gate_up_bias: Tensor | None = None
+    down_bias: Tensor | None = None

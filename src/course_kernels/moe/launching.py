@@ -1,0 +1,79 @@
+"""Launches of the layer's small kernels: on a GPU again and again at little host time, on a CPU in the interpreter."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_kernels import runtime
+from course_kernels.engine.plans import PlanCache
+from course_kernels.engine.relaunch import Relaunch
+
+_known = PlanCache()
+
+
+def launch(module: str, name: str, programs: int, tokens: int | None, warps: int = 4, **arguments: Any) -> None:
+    """Launch a kernel of ``course_kernels.kernels`` on the current stream.
+
+    Args:
+        module, name: of the kernel. Its argument ``tokens`` alone may change without another plan.
+        programs: how many.
+        tokens: number of tokens; None for a kernel that has no such argument.
+        warps: of a program.
+        arguments: all others.
+    """
+    tensors = {key: value for key, value in arguments.items() if isinstance(value, Tensor)}
+    device = next(iter(tensors.values())).device
+    if device.type != "cuda":
+        _interpret(module, name, programs, tokens, arguments, tensors)
+        return
+    fixed = tuple(value for value in arguments.values() if not isinstance(value, Tensor))
+    forms = tuple((key, each.dtype, each.data_ptr() & 15) for key, each in tensors.items())
+    key = name, warps, device, fixed, forms
+    known = _known.get(key)
+    if known is None:
+        with torch.cuda.device(device):
+            _known.put(key, _compile(module, name, programs, tokens, warps, arguments, tensors))
+        return
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    known([each.data_ptr() for each in tensors.values()], stream, programs, tokens)
+
+
+@functools.cache
+def _kernel(module: str, name: str):
+    return getattr(importlib.import_module(f"course_kernels.kernels.{module}"), name)
+
+
+def _compile(module, name, programs, tokens, warps, arguments, tensors) -> Relaunch:
+    kernel = _kernel(module, name)
+    totals = {} if tokens is None else {kernel.arg_names.index("tokens"): None}
+    arguments = _with_tokens(arguments, tokens)
+    compiled = kernel[(programs,)](**arguments, num_warps=warps)
+    values = [0 if isinstance(arguments[each], Tensor) else arguments[each] for each in kernel.arg_names]
+    order = list(tensors)
+    sources = {i: order.index(each) for i, each in enumerate(kernel.arg_names) if each in tensors}
+    return Relaunch(compiled, programs, values, sources, totals)
+
+
+def _with_tokens(arguments: dict[str, Any], tokens: int | None) -> dict[str, Any]:
+    return arguments if tokens is None else arguments | dict(tokens=tokens)
+
+
+def _interpret(module, name, programs, tokens, arguments, tensors) -> None:
+    """Interpret the kernel on float32 copies of bfloat16 tensors, whose bits the interpreter takes for integers."""
+    copies = {key: _widened(each) for key, each in tensors.items() if each.dtype == torch.bfloat16}
+    with runtime.interpreting():
+        _kernel(module, name)[(programs,)](**_with_tokens(arguments | copies, tokens))
+    for key, copy in copies.items():
+        if any(word in key for word in ("grad", "out", "pre", "activated", "dots")):
+            tensors[key].copy_(copy)
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """A float32 copy of the same strides, which kernels are told; what is between the elements comes along."""
+    reach = 1 + sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape))
+    return tensor.detach().as_strided((reach,), (1,)).float().as_strided(tensor.shape, tensor.stride(), 0)

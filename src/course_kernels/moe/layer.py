@@ -1,0 +1,200 @@
+"""The layer's forward and backward: which products and steps, in which order, on which buffers.
+
+Forward, for the rows of experts: ``pre`` = x's rows times gate and up; its activation; times down; the weighted sum of
+each token's rows. The backward keeps x and ``pre`` alone, and gathers rows and computes the activation again.
+
+On Hopper the products of many rows run in the CuTe kernel, whose operands are descriptors, so the rows are gathered
+first. Elsewhere, and for few rows, the Triton kernel gathers as it loads, and its epilogue activates (``is_fused``).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from course_kernels import runtime
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.plans import execute, execute_checked
+from course_kernels.engine.product import Ends, Epilogue, Gated, GatedBackward, Problem, Product
+from course_kernels.engine.scaling import UNSCALED
+from course_kernels.moe import steps, torch_layer
+from course_kernels.moe.form import Form, Gradients, Operands
+from course_kernels.moe.routing import Routing
+from course_kernels.packed.checks import check_call
+from course_kernels.packed.group_sums import group_sums
+from course_kernels.packed.torch_ops import is_column_major
+
+FUSED_ROWS = 16  # of an average expert, up to which the fused Triton kernel is taken on Hopper
+
+
+def runs_in_torch(operands: Operands, form: Form) -> bool:
+    """Whether torch alone computes the layer: as asked for, or on a CPU. Without an extent there is nothing to
+    launch."""
+    x, gate_up, down, weights, *_ = operands
+    empty = not (x.numel() and gate_up.numel() and down.numel() and weights.numel())
+    return form.backend == "torch" or empty or (form.backend == "auto" and x.device.type == "cpu")
+
+
+def is_fused(operands: Operands, form: Form, count: int) -> bool:
+    """Whether the products' kernels gather and activate, of ``count`` rows."""
+    if form.on_input:
+        return False
+    device = operands.x.device
+    if form.backend == "triton" or device.type != "cuda":
+        return True
+    hopper = cute.runs_on(device) and cute.installed() and operands.x.dtype != torch.float32
+    if not hopper or count <= FUSED_ROWS * operands.gate_up.shape[0]:
+        return True
+    return operands.gate_up_bias is None and not form.interleaved  # as the CuTe kernel takes them
+
+
+@torch.no_grad()
+def forward(operands: Operands, routing: Routing, form: Form, keep: bool) -> tuple[Tensor, Tensor]:
+    """Compute the layer.
+
+    Returns:
+        The result (T, H); and the activation's argument (T * k, N) where ``keep``, else an empty tensor.
+    """
+    if runs_in_torch(operands, form):
+        return torch_layer.forward(operands, routing, form), operands.x.new_empty(0)
+    runtime.check_can_launch(operands.x.device)
+    x, gate_up, down, weights, gate_up_bias, down_bias = operands
+    tokens, count = x.shape[0], routing.tokens.shape[0]
+    width, inner = gate_up.shape[1], down.shape[2]
+    pre = torch.empty(count, width, dtype=x.dtype, device=x.device) if keep else None
+    if is_fused(operands, form, count):
+        hidden = torch.empty(count, inner, dtype=x.dtype, device=x.device)
+        epilogue = Gated(form.activation, form.interleaved, pre, gate_up_bias)
+        _gathered(x, gate_up.mT, routing, epilogue, hidden, form)
+    else:
+        rows = steps.gather(x, routing, weights if form.on_input else None)
+        pre = _multiply(rows, gate_up.mT, routing.ends, form, gate_up_bias, pre)
+        del rows
+        hidden = steps.activate(pre, routing, tokens, form.activation, form.interleaved)
+    result = _multiply(hidden, down.mT, routing.ends, form, down_bias)
+    out = steps.combine(result, routing, tokens, None if form.on_input else weights)
+    return out, pre if keep else x.new_empty(0)
+
+
+@torch.no_grad()
+def backward(
+    grad: Tensor, operands: Operands, pre: Tensor, routing: Routing, form: Form, needs: tuple[bool, ...],
+    main_grads: tuple[Tensor | None, Tensor | None] = (None, None),
+) -> Gradients:  # fmt: skip
+    """Compute the gradients of the operands that ``needs`` selects, from that of the result.
+
+    Args:
+        grad: (T, H) of x's dtype.
+        operands, routing, form: as for ``forward``.
+        pre: as ``forward`` returned it.
+        needs: for each of ``Operands``, whether its gradient is wanted.
+        main_grads: float32 tensors to which the gradients of gate_up and down are added; None returns them.
+    """
+    if runs_in_torch(operands, form):
+        return torch_layer.backward(grad, operands, routing, form, needs, main_grads)
+    x, gate_up, down, weights, *_ = operands
+    tokens, ends = x.shape[0], routing.ends
+    count = routing.tokens.shape[0]
+    needs_x, needs_gate_up, needs_down, needs_weights, needs_bias, needs_down_bias = needs
+    found: dict[str, Tensor | None] = {}
+    of_output = None if form.on_input else weights
+    first = needs_x or needs_gate_up or needs_bias or (needs_weights and form.on_input)
+    grad_rows = None
+    if needs_down or not is_fused(operands, form, count):
+        grad_rows = steps.gather(grad, routing)
+    if first or needs_down or needs_weights:
+        if is_fused(operands, form, count):
+            grad_pre, hidden, found["weights"] = _fused_gradient(grad, operands, pre, routing, form)
+        else:
+            grad_hidden = _multiply(grad_rows, down, ends, form)
+            grad_pre, hidden, found["weights"] = steps.activation_gradient(
+                grad_hidden, pre, routing, of_output, tokens, form.activation, form.interleaved
+            )
+            del grad_hidden
+    if needs_down:
+        found["down"] = _weight_gradient(grad_rows.mT, hidden, down, ends, form, main_grads[1])
+        del hidden
+    del grad_rows
+    if needs_gate_up:
+        rows = steps.gather(x, routing, weights if form.on_input else None)
+        found["gate_up"] = _weight_gradient(grad_pre.mT, rows, gate_up, ends, form, main_grads[0])
+        del rows
+    if needs_bias:
+        sums = group_sums(grad_pre, ends, backend=form.backend)
+        found["gate_up_bias"] = sums.to(operands.gate_up_bias.dtype)
+    if needs_x or (needs_weights and form.on_input):
+        grad_x_rows = _multiply(grad_pre, gate_up, ends, form)
+        if needs_weights and form.on_input:
+            found["weights"] = steps.dots(grad_x_rows, x, routing)
+        if needs_x:
+            found["x"] = steps.combine(grad_x_rows, routing, tokens, weights if form.on_input else None)
+    if needs_down_bias:
+        rows = steps.gather(grad, routing, of_output, torch.float32)
+        found["down_bias"] = group_sums(rows, ends, backend=form.backend).to(operands.down_bias.dtype)
+    if needs_weights and not form.on_input and operands.down_bias is not None:
+        found["weights"] += _bias_dots(grad, operands.down_bias, routing)
+    if not needs_weights:
+        found["weights"] = None
+    return Gradients(**found)
+
+
+def _multiply(
+    a: Tensor, b: Tensor, ends: Tensor, form: Form, bias: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:  # fmt: skip
+    """A plain product of rows of experts."""
+    return execute(Product.packed(a, b, ends, bias), form.options, out, check_call)
+
+
+def _weight_gradient(
+    left: Tensor, right: Tensor, weight: Tensor, ends: Tensor, form: Form, main_grad: Tensor | None
+) -> Tensor | None:  # fmt: skip
+    """The gradient (E, M, N) of a weight, stored like it; or None, if it is added to ``main_grad``."""
+    across = is_column_major(weight if main_grad is None else main_grad)
+    if across:
+        left, right = right.mT, left.mT
+    if main_grad is None:
+        result = execute(Product.packed(left, right, ends), form.options, None, check_call)
+        return result.mT if across else result
+    product = Product.packed(left, right, ends, accumulate=True)
+    options = form.options._replace(out_dtype=torch.float32)
+    execute(product, options, main_grad.mT if across else main_grad, check_call)
+    torch.autograd.graph.increment_version(main_grad)
+    return None
+
+
+def _fused_gradient(
+    grad: Tensor, operands: Operands, pre: Tensor, routing: Routing, form: Form
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``steps.activation_gradient`` in the epilogue of the product before it."""
+    down, weights, count = operands.down, operands.weights, routing.tokens.shape[0]
+    inner = down.shape[2]
+    grad_pre = torch.empty_like(pre)
+    hidden = torch.empty(count, inner, dtype=pre.dtype, device=pre.device)
+    parts = torch.empty(count, -(-inner // 32), dtype=torch.float32, device=pre.device)
+    of_rows = weights.reshape(-1).index_select(0, routing.choices)
+    epilogue = GatedBackward(form.activation, form.interleaved, pre, of_rows, hidden, parts)
+    _gathered(grad, down, routing, epilogue, grad_pre, form)
+    return grad_pre, hidden, steps.sum_parts(parts, routing, weights)
+
+
+def _gathered(x: Tensor, b: Tensor, routing: Routing, epilogue: Epilogue, out: Tensor, form: Form) -> None:
+    """A product whose rows of A are gathered, and whose epilogue writes further results."""
+    product = Product(x, b, Ends(routing.ends, routing.tokens), UNSCALED, epilogue)
+
+    def problem() -> Problem:
+        groups, depth, columns = b.shape
+        precision = "tf32" if x.dtype == torch.float32 and runtime.allows_tf32() else "ieee"
+        extents = routing.tokens.shape[0], columns, depth
+        return Problem("m", groups, *extents, tuple(out.shape), out.dtype, precision, options, keep_tail=True)
+
+    options = form.options
+    execute_checked(product, options, out, problem)
+
+
+def _bias_dots(grad: Tensor, bias: Tensor, routing: Routing) -> Tensor:
+    """The dot product of each choice's gradient and its expert's bias: float32 (T, k), 0 for choices without a row."""
+    tokens, rows = grad.shape[0], routing.rows.reshape(grad.shape[0], -1)
+    everywhere = grad.float() @ bias.float().mT  # (T, E)
+    expert = torch.searchsorted(routing.ends, rows.clamp(min=0), right=True, out_int32=False)
+    found = everywhere.gather(1, expert.clamp(max=bias.shape[0] - 1))
+    return torch.where(rows < 0, 0.0, found).reshape(tokens, -1)

@@ -1,0 +1,151 @@
+"""Which rows each expert gets: the order of tokens' choices by expert, made on the device."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from course_kernels import runtime
+from course_kernels.dtypes import MAX_EXTENT
+from course_kernels.moe.launching import launch
+from course_kernels.validation import check_dense
+
+FEW = 2048  # entries that are compared with each other, all with all
+CHUNK = 128  # entries that a program counts or places
+
+
+class Routing(NamedTuple):
+    """The choices of all tokens in the order of experts. Made by ``Routing.of``.
+
+    A choice has the number ``token * top_k + j``. Its row is its place among all choices sorted by expert; choices of
+    one expert keep their order. Rows of choices that no expert here has come after the last end; ``shortened`` leaves
+    them out.
+
+    Attributes:
+        ends: int32 (E,), the exclusive end of each expert's rows.
+        tokens: int32 (T * k,), the token of each row.
+        choices: int32 (T * k,), the number of the choice of each row.
+        rows: int32 (T * k,), the row of each choice; -1 for those that no expert here has.
+    """
+
+    ends: Tensor
+    tokens: Tensor
+    choices: Tensor
+    rows: Tensor
+
+    @classmethod
+    def of(cls, top_k_index: Tensor, num_experts: int, *, backend: str = "auto") -> Routing:
+        """Sort the choices by expert.
+
+        Args:
+            top_k_index: int32 or int64 (T, k), the experts that each token chose; any strides. Numbers outside of
+                [0, num_experts) are experts of other ranks, or none.
+            num_experts: E.
+            backend: "triton" runs kernels (in Triton's interpreter on CPU tensors), "torch" sorts with torch; "auto" is
+                "torch" on CPU tensors. "cute" is "triton".
+
+        Returns:
+            The routing, on the device of ``top_k_index``; the same bits from all backends. The host reads nothing.
+
+        Raises:
+            TypeError, ValueError: naming the argument, what it got and what it wants.
+            RuntimeError: the process cannot run kernels.
+        """
+        check_ids(top_k_index, num_experts)
+        return cls(*torch.ops.course_kernels.moe_routing(top_k_index, num_experts, backend))
+
+    def shortened(self, count: int) -> Routing:
+        """Return this routing without its rows from ``count`` on, at least one row. Buffers of the layer then have
+        ``count`` rows instead of T * k. All rows up to the last end must be among them."""
+        count = max(count, 1)
+        return self._replace(tokens=self.tokens[:count], choices=self.choices[:count])
+
+
+def check_ids(top_k_index, num_experts) -> None:
+    """Raise unless these are the choices of tokens, and a number of experts."""
+    check_dense("top_k_index", top_k_index)
+    if top_k_index.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"top_k_index must be torch.int32 or torch.int64, got {top_k_index.dtype}")
+    if top_k_index.dim() != 2:
+        raise ValueError(f"top_k_index must be 2-D, (tokens, k), got shape {tuple(top_k_index.shape)}")
+    if isinstance(num_experts, bool) or not isinstance(num_experts, (int, torch.SymInt)):
+        raise TypeError(f"num_experts must be an int, got {type(num_experts).__name__}")
+    if type(num_experts) is int and not 0 <= num_experts < 2**20:
+        raise ValueError(f"num_experts must be from 0 to 2**20 - 1, got {num_experts}")
+    tokens, top_k = top_k_index.shape
+    if type(tokens) is int and type(top_k) is int and tokens * top_k > MAX_EXTENT:
+        raise ValueError(
+            f"top_k_index must have fewer than 2**31 - 2**16 choices, got shape {tuple(top_k_index.shape)}"
+        )
+
+
+def sort_choices(top_k_index: Tensor, num_experts: int, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The fields of ``Routing``."""
+    device = top_k_index.device
+    if backend == "torch" or (backend == "auto" and device.type == "cpu"):
+        return _sorted_by_torch(top_k_index, num_experts)
+    runtime.check_can_launch(device)
+    tokens, top_k = top_k_index.shape
+    count = tokens * top_k
+    ends = torch.empty(num_experts, dtype=torch.int32, device=device)
+    of_row, choices, rows = (torch.empty(count, dtype=torch.int32, device=device) for _ in range(3))
+    if not count:
+        return ends.zero_(), of_row, choices, rows
+    stride_t, stride_k = top_k_index.stride()
+    common = dict(ids_ptr=top_k_index, stride_t=stride_t, stride_k=stride_k, TOP_K=top_k, EXPERTS=num_experts)
+    order = dict(offs_ptr=ends, slots_ptr=choices, tokens_ptr=of_row, positions_ptr=rows)
+    if count <= FEW:
+        block = 64
+        programs = -(-count // block) + -(-num_experts // block)
+        launch("moe_routing", "sort_few_kernel", programs, tokens, **common, **order, BLOCK=block, BLOCK_J=64)
+        return ends, of_row, choices, rows
+    chunks, block_e = -(-count // CHUNK), 32
+    counts = torch.empty(chunks, num_experts + 1, dtype=torch.int32, device=device)
+    totals, starts = (torch.empty(num_experts + 1, dtype=torch.int32, device=device) for _ in range(2))
+    sizes = dict(TOP_K=top_k, EXPERTS=num_experts, CHUNK=CHUNK)
+    launch("moe_routing", "count_kernel", chunks, tokens, **common, counts_ptr=counts, CHUNK=CHUNK, BLOCK_E=block_e)
+    launch(
+        "moe_routing", "sum_counts_kernel", -(-(num_experts + 1) // 8), tokens, counts_ptr=counts, totals_ptr=totals,
+        **sizes, BLOCK_C=256, BLOCK_E=8,
+    )  # fmt: skip
+    launch(
+        "moe_routing", "sum_totals_kernel", 1, None, totals_ptr=totals, starts_ptr=starts, offs_ptr=ends,
+        EXPERTS=num_experts, BLOCK_E=256,
+    )  # fmt: skip
+    del order["offs_ptr"]
+    launch(
+        "moe_routing", "place_kernel", chunks, tokens, **common, counts_ptr=counts, starts_ptr=starts, **order,
+        CHUNK=CHUNK, BLOCK_J=32,
+    )  # fmt: skip
+    return ends, of_row, choices, rows
+
+
+def _sorted_by_torch(top_k_index: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    top_k = top_k_index.shape[1]
+    flat = top_k_index.reshape(-1)
+    expert = torch.where((flat < 0) | (flat >= num_experts), num_experts, flat)
+    sorted_experts, choices = torch.sort(expert, stable=True)
+    experts = torch.arange(num_experts, dtype=expert.dtype, device=flat.device)
+    ends = torch.searchsorted(sorted_experts, experts, right=True).int()
+    number = torch.arange(flat.shape[0], dtype=torch.int32, device=flat.device)
+    rows = torch.empty_like(number).scatter_(0, choices, number)
+    rows = torch.where(expert < num_experts, rows, -1)
+    return ends, (choices // max(1, top_k)).int(), choices.int(), rows
+
+
+_library = torch.library.Library("course_kernels", "FRAGMENT")
+_library.define(
+    "moe_routing(Tensor top_k_index, SymInt num_experts, str backend) -> (Tensor, Tensor, Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_library.impl("moe_routing", sort_choices, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("course_kernels::moe_routing", lib=_library)
+def _fake(top_k_index, num_experts, backend):
+    check_ids(top_k_index, num_experts)
+    count = top_k_index.shape[0] * top_k_index.shape[1]
+    sizes = (num_experts, count, count, count)
+    return tuple(top_k_index.new_empty(size, dtype=torch.int32) for size in sizes)

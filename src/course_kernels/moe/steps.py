@@ -1,0 +1,131 @@
+"""The layer's steps that are no products: rows gathered, activations and their gradients, rows combined."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from course_kernels.kernels.codes import Activation
+from course_kernels.moe.launching import launch
+from course_kernels.moe.routing import Routing
+
+_ELEMENTS = 4096  # of the block that a program of four warps holds
+
+
+def _columns(extent: int, most: int) -> int:
+    """Columns of a block: a power of two, up to ``most``."""
+    return min(most, max(16, 1 << (extent - 1).bit_length()))
+
+
+def _constants(activation: Activation, interleaved: bool) -> dict[str, int | float | None]:
+    function, gated, alpha, limit, shift = activation
+    return dict(
+        FUNCTION=int(function), GATED=gated, STEP=1 + interleaved, ALPHA=alpha, LIMIT=limit, SHIFT=shift
+    )  # fmt: skip
+
+
+def _sizes(routing: Routing, cols: int, tokens: int) -> dict[str, int]:
+    return dict(COLS=cols, EXPERTS=routing.ends.shape[0], TOP_K=routing.rows.shape[0] // tokens)
+
+
+def gather(
+    x: Tensor, routing: Routing, weights: Tensor | None = None, dtype: torch.dtype | None = None
+) -> Tensor:  # fmt: skip
+    """Gather the rows of experts from tokens x (T, H): (T * k, H) of ``dtype``, x's own by default; times the float32
+    ``weights`` of their choices, if those are given. Rows after the last end are not written."""
+    (tokens, cols), count = x.shape, routing.tokens.shape[0]
+    out = torch.empty(count, cols, dtype=dtype or x.dtype, device=x.device)
+    block_n = _columns(cols, 1024)
+    block_m = max(1, _ELEMENTS // block_n)
+    launch(
+        "moe_rows", "gather_kernel", -(-count // block_m), tokens, x_ptr=x, index_ptr=routing.tokens,
+        offs_ptr=routing.ends, slots_ptr=None if weights is None else routing.choices, weights_ptr=weights,
+        out_ptr=out, stride_t=x.stride(0), stride_h=x.stride(1), **_sizes(routing, cols, tokens), BLOCK_M=block_m,
+        BLOCK_N=block_n,
+    )  # fmt: skip
+    return out
+
+
+def activate(pre: Tensor, routing: Routing, tokens: int, activation: Activation, interleaved: bool) -> Tensor:
+    """Compute the activation of pre (T * k, N): of its dtype, (T * k, N / 2) with a gate. Rows after the last end are
+    not written."""
+    count, cols = pre.shape[0], pre.shape[1] // (1 + activation.gated)
+    out = torch.empty(count, cols, dtype=pre.dtype, device=pre.device)
+    block_n = _columns(cols, 256)
+    block_m = max(1, _ELEMENTS // block_n)
+    launch(
+        "activation", "activation_kernel", -(-count // block_m) * -(-cols // block_n), tokens, pre_ptr=pre,
+        offs_ptr=routing.ends, out_ptr=out, **_sizes(routing, cols, tokens),
+        **_constants(activation, interleaved), BLOCK_M=block_m, BLOCK_N=block_n,
+    )  # fmt: skip
+    return out
+
+
+def activation_gradient(
+    grad: Tensor, pre: Tensor, routing: Routing, weights: Tensor | None, tokens: int, activation: Activation,
+    interleaved: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """From the gradient (T * k, I) of an activation, before the rows' weights, compute that of its argument.
+
+    Returns:
+        The gradient of ``pre``, shaped and stored like it; the activation times weights, (T * k, I); and the gradient
+        of the float32 ``weights`` (T, k), 0 for choices without a row, None where there are no weights. Rows after the
+        last end are not written.
+    """
+    count, cols = grad.shape
+    grad_pre, activated = torch.empty_like(pre), torch.empty_like(grad)
+    grad_weights = None if weights is None else torch.zeros_like(weights)
+    block_n = _columns(cols, 256)
+    block_m = max(1, _ELEMENTS // 2 // block_n)
+    launch(
+        "activation", "activation_gradient_kernel", -(-count // block_m), tokens, grad_ptr=grad, pre_ptr=pre,
+        offs_ptr=routing.ends, slots_ptr=None if weights is None else routing.choices, weights_ptr=weights,
+        grad_pre_ptr=grad_pre, activated_ptr=activated, grad_weights_ptr=grad_weights,
+        **_sizes(routing, cols, tokens), **_constants(activation, interleaved), BLOCK_M=block_m,
+        BLOCK_N=block_n,
+    )  # fmt: skip
+    return grad_pre, activated, grad_weights
+
+
+def combine(rows: Tensor, routing: Routing, tokens: int, weights: Tensor | None = None) -> Tensor:
+    """Sum each token's rows (T * k, H), times the float32 ``weights`` (T, k) if given: (T, H) of the rows' dtype, in
+    float32 in the order of the choices, rounded once."""
+    cols = rows.shape[1]
+    out = torch.empty(tokens, cols, dtype=rows.dtype, device=rows.device)
+    block_n = _columns(cols, 512)
+    block_m = max(1, _ELEMENTS // 2 // block_n)
+    launch(
+        "moe_rows", "combine_kernel", -(-tokens // block_m) * -(-cols // block_n), tokens, rows_ptr=rows,
+        positions_ptr=routing.rows, weights_ptr=weights, out_ptr=out, COLS=cols, TOP_K=routing.rows.shape[0] // tokens,
+        BLOCK_M=block_m, BLOCK_N=block_n,
+    )  # fmt: skip
+    return out
+
+
+def dots(rows: Tensor, x: Tensor, routing: Routing) -> Tensor:
+    """Compute the dot product of each choice's row and its token's x (T, H): float32 (T, k), 0 for choices without a
+    row."""
+    (tokens, cols), count = x.shape, rows.shape[0]
+    out = torch.zeros(tokens, routing.rows.shape[0] // tokens, dtype=torch.float32, device=x.device)
+    block_n = _columns(cols, 256)
+    block_m = max(1, _ELEMENTS // block_n)
+    launch(
+        "moe_rows", "dots_kernel", -(-count // block_m), tokens, rows_ptr=rows, x_ptr=x, index_ptr=routing.tokens,
+        offs_ptr=routing.ends, slots_ptr=routing.choices, dots_ptr=out, stride_t=x.stride(0), stride_h=x.stride(1),
+        **_sizes(routing, cols, tokens), BLOCK_M=block_m, BLOCK_N=block_n,
+    )  # fmt: skip
+    return out
+
+
+def sum_parts(parts: Tensor, routing: Routing, weights: Tensor) -> Tensor:
+    """Sum each row's parts (T * k, parts), float32: the gradient of the ``weights`` (T, k), 0 for choices without a
+    row."""
+    out, (count, width) = torch.empty_like(weights), parts.shape
+    block_n = max(2, 1 << (width - 1).bit_length())
+    block_m = max(1, _ELEMENTS // 2 // block_n)
+    launch(
+        "moe_rows", "sum_parts_kernel", -(-count // block_m), weights.shape[0], parts_ptr=parts,
+        offs_ptr=routing.ends, slots_ptr=routing.choices, grad_weights_ptr=out, PARTS=width,
+        EXPERTS=routing.ends.shape[0], TOP_K=weights.shape[1], BLOCK_M=block_m, BLOCK_N=block_n,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,213 @@
+"""The layer as torch sees it: operators with fake kernels, gradients and FLOP counts; and the plain way past them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from course_kernels import runtime
+from course_kernels.contexts import functorch_level, is_compiling, is_plain, is_profiling, wants_grad
+from course_kernels.engine import flops
+from course_kernels.moe import layer
+from course_kernels.moe.activations import decode, encode
+from course_kernels.moe.checks import check_main_grads, check_operands
+from course_kernels.moe.form import Form, Operands
+from course_kernels.moe.routing import Routing, sort_choices
+
+ONCE = (
+    "moe_feed_forward has no gradients of gradients (create_graph=True): differentiate it once, or compute the layer "
+    "from grouped_mm, which has them"
+)
+
+
+def route(top_k_index: Tensor, experts: int, backend: str) -> Routing:
+    """``Routing.of`` for checked arguments, past the dispatcher where that can be."""
+    if is_plain(top_k_index) and not is_profiling():
+        return Routing(*sort_choices(top_k_index, experts, backend))
+    return Routing(*torch.ops.course_kernels.moe_routing(top_k_index, experts, backend))
+
+
+def feed_forward(operands: Operands, routing: Routing, form: Form) -> Tensor:
+    """Compute a checked layer, in any of torch's contexts."""
+    if is_plain(*operands, *routing) and not is_profiling():
+        if not wants_grad(*operands):
+            return layer.forward(operands, routing, form, keep=False)[0]
+        return _Layer.apply(*operands, *routing, form, None)
+    if not is_compiling() and functorch_level() is not None:
+        raise RuntimeError(
+            "moe_feed_forward has no rules for torch.func: use backward(), or compute the layer from grouped_mm"
+        )
+    if not is_compiling():
+        flops.register(_flops())
+    keep = wants_grad(*operands)
+    return torch.ops.course_kernels.moe_feed_forward(*operands, *routing, *_encoded(form), keep)[0]
+
+
+@runtime.outside_graphs("moe_feed_forward with main_grads, which graphs do not see written to, runs between two graphs")
+def feed_forward_collecting(operands: Operands, routing: Routing, form: Form, main_grads) -> Tensor:
+    """Compute a checked layer whose backward adds the weights' gradients to ``main_grads``, which are checked here."""
+    if functorch_level() is not None:
+        raise RuntimeError("main_grads must be None under torch.func, which does not see them written to")
+    if torch.compiler.is_exporting():
+        raise RuntimeError("main_grads must be None under torch.export: its graphs have no backward that adds to them")
+    check_main_grads(main_grads, operands)
+    if not wants_grad(*operands):
+        return feed_forward(operands, routing, form)
+    return _Layer.apply(*operands, *routing, form, tuple(main_grads))
+
+
+class _Layer(torch.autograd.Function):
+    """The plain way with gradients."""
+
+    @staticmethod
+    def forward(ctx, x, gate_up, down, weights, gate_up_bias, down_bias, ends, tokens, choices, rows, form, main_grads):
+        operands = Operands(x, gate_up, down, weights, gate_up_bias, down_bias)
+        routing = Routing(ends, tokens, choices, rows)
+        out, pre = layer.forward(operands, routing, form, keep=True)
+        ctx.save_for_backward(*operands, *routing, pre)
+        ctx.form, ctx.main_grads = form, main_grads
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        if torch.is_grad_enabled():
+            raise RuntimeError(ONCE)
+        *tensors, pre = ctx.saved_tensors
+        operands, routing = Operands(*tensors[:6]), Routing(*tensors[6:])
+        needs = list(ctx.needs_input_grad[:6])
+        main_grads = ctx.main_grads or (None, None)
+        for i, main_grad in ((1, main_grads[0]), (2, main_grads[1])):
+            if main_grad is not None and needs[i]:
+                needs[i] = _is_asked_for(ctx, i)
+        if not ctx.main_grads and not (is_plain(grad) and not is_profiling()):
+            found = _backward_dispatched(grad, operands, pre, routing, _encoded(ctx.form), needs)
+        else:
+            grad = _prepared(grad, operands)
+            found = layer.backward(grad, operands, pre, routing, ctx.form, tuple(needs), main_grads)
+        return *found, None, None, None, None, None, None
+
+
+def _is_asked_for(ctx, argument: int) -> bool:
+    """Whether this backward computes an argument's gradient: one for other inputs alone must not add it."""
+    try:
+        return torch._C._will_engine_execute_node(ctx.next_functions[argument][0])
+    except RuntimeError:  # autograd.grad for the weight itself
+        raise RuntimeError(
+            "main_grads must be None where torch.autograd.grad asks for a weight's gradient, which is added to it "
+            "instead"
+        ) from None
+
+
+def _prepared(grad: Tensor, operands: Operands) -> Tensor:
+    """A result's gradient as kernels read it: of x's dtype, its last extent contiguous."""
+    return grad.to(operands.x.dtype).contiguous()
+
+
+# ---- operators
+
+_ROUTED = "Tensor ends, Tensor tokens, Tensor choices, Tensor rows"
+_OPERANDS = "Tensor x, Tensor gate_up, Tensor down, Tensor weights, Tensor? gate_up_bias, Tensor? down_bias"
+_FORM = "str activation, bool interleaved, bool on_input, str backend, int? num_sms"
+_TAGS = (torch.Tag.pt2_compliant_tag,)
+_library = torch.library.Library("course_kernels", "FRAGMENT")
+_library.define(f"moe_feed_forward({_OPERANDS}, {_ROUTED}, {_FORM}, bool keep) -> (Tensor, Tensor)", tags=_TAGS)
+_library.define(
+    f"moe_feed_forward_backward(Tensor grad, {_OPERANDS}, Tensor pre, {_ROUTED}, {_FORM}, bool[] needs) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    tags=_TAGS,
+)
+
+
+def _encoded(form: Form) -> tuple:
+    return encode(form.activation), *form[1:]
+
+
+def _decoded(activation: str, *rest) -> Form:
+    return Form(decode(activation), *rest)
+
+
+def _keeps(x: Tensor, form: Form) -> bool:
+    """Whether ``pre`` has a size: torch's way keeps nothing."""
+    return form.backend != "torch" and not (form.backend == "auto" and x.device.type == "cpu")
+
+
+def _operator(*arguments):
+    *form, keep = arguments[10:]
+    return layer.forward(Operands(*arguments[:6]), Routing(*arguments[6:10]), _decoded(*form), keep)
+
+
+def _fake(*arguments):
+    operands, routing = Operands(*arguments[:6]), Routing(*arguments[6:10])
+    *form, keep = arguments[10:]
+    form = _decoded(*form)
+    check_operands(operands, form)
+    x = operands.x
+    kept = (routing.tokens.shape[0], operands.gate_up.shape[1]) if keep and _keeps(x, form) else (0,)
+    return x.new_empty(x.shape), x.new_empty(kept)
+
+
+def _backward_operator(grad, *arguments):
+    operands, pre, routing, form, needs = _backward_arguments(arguments)
+    found = layer.backward(_prepared(grad, operands), operands, pre, routing, form, tuple(needs))
+    return tuple(grad.new_empty(0) if each is None else each for each in found)
+
+
+def _backward_fake(grad, *arguments):
+    operands, *_, needs = _backward_arguments(arguments)
+    return tuple(torch.empty_like(each) if need else grad.new_empty(0) for each, need in zip(operands, needs))
+
+
+def _backward_arguments(arguments):
+    *form, needs = arguments[11:]
+    return Operands(*arguments[:6]), arguments[6], Routing(*arguments[7:11]), _decoded(*form), needs
+
+
+def _setup(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs[:10], output[1])
+    ctx.rest = inputs[10:-1]
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # zeros for ``pre`` would be as large as what the layer keeps
+
+
+def _gradients(ctx, grad, _):
+    *tensors, pre = ctx.saved_tensors
+    needs = list(ctx.needs_input_grad[:6])
+    found = _backward_dispatched(grad, tensors[:6], pre, tensors[6:], ctx.rest, needs)
+    return *found, *(None,) * 10
+
+
+def _backward_dispatched(grad, operands, pre, routing, form: tuple, needs: list[bool]) -> list[Tensor | None]:
+    """The gradients by the operator, which modes and transforms see."""
+    if not is_compiling():
+        flops.register(_flops())
+    found = torch.ops.course_kernels.moe_feed_forward_backward(grad, *operands, pre, *routing, *form, needs)
+    return [each if need else None for each, need in zip(found, needs)]
+
+
+def _flops() -> dict:
+    """The FLOP counts of both operators, for all T * k choices: which of them are of experts here, the device knows."""
+
+    def forward(x, gate_up, down, weights, *others, out_shape=None) -> int:
+        return 2 * weights[0] * weights[1] * (gate_up[1] * gate_up[2] + down[1] * down[2])
+
+    def backward(grad, x, gate_up, down, weights, *others, out_shape=None) -> int:
+        *form, needs = others
+        needs_x, needs_gate_up, needs_down, needs_weights, needs_bias, _ = needs
+        on_input = form[-3]
+        through_first = needs_x or (needs_weights and on_input)
+        through_second = through_first or needs_gate_up or needs_down or needs_weights or needs_bias
+        first, second = gate_up[1] * gate_up[2], down[1] * down[2]
+        count = (through_first + needs_gate_up) * first + (through_second + needs_down) * second
+        return 2 * weights[0] * weights[1] * count
+
+    ops = torch.ops.course_kernels
+    return {ops.moe_feed_forward: forward, ops.moe_feed_forward_backward: backward}
+
+
+_library.impl("moe_feed_forward", _operator, "CompositeExplicitAutograd")
+_library.impl("moe_feed_forward_backward", _backward_operator, "CompositeExplicitAutograd")
+torch.library.register_fake("course_kernels::moe_feed_forward", _fake, lib=_library)
+torch.library.register_fake("course_kernels::moe_feed_forward_backward", _backward_fake, lib=_library)
+torch.library.register_autograd(
+    "course_kernels::moe_feed_forward", _gradients, setup_context=_setup, lib=_library
+)  # fmt: skip
