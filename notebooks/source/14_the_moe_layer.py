@@ -174,9 +174,9 @@ def saved(before, after):
 # **Guess:** how many gigabytes does this save? A row of `x` has 4 KB, and there are 262,144 rows.
 
 # %% tags=["hide-output"]
-before, parts = parts, parts | {"gather": 0}
-plans["gather in the load"] = parts
-saved(before, parts)
+gathered_plan = parts | {"gather": 0}
+plans["gather in the load"] = gathered_plan
+saved(parts, gathered_plan)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -195,9 +195,9 @@ saved(before, parts)
 # **Guess:** two kernels disappear. What else is saved?
 
 # %% tags=["hide-output"]
-before, parts = parts, parts | {"activation": 0, "product 1": rows * (H + I) + w1}
-plans["activation in the epilogue"] = parts
-saved(before, parts)
+activated_plan = gathered_plan | {"activation": 0, "product 1": rows * (H + I) + w1}
+plans["activation in the epilogue"] = activated_plan
+saved(gathered_plan, activated_plan)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -215,9 +215,9 @@ saved(before, parts)
 # **Guess:** which of the four operations does it cost as much as?
 
 # %% tags=["hide-output"]
-before, parts = parts, parts | {"combine": rows * H + 2 * T * H}
-plans["one combine"] = parts
-saved(before, parts)
+combined_plan = activated_plan | {"combine": rows * H + 2 * T * H}
+plans["one combine"] = combined_plan
+saved(activated_plan, combined_plan)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -236,8 +236,7 @@ saved(before, parts)
 # **Guess:** how many gigabytes are left, of those at the beginning?
 
 # %% tags=["hide-output"]
-parts = parts | {"routing": (8 + 3 * 4) * T * k}  # the ids, and three tables of int32
-plans["four kernels"] = parts
+plans["four kernels"] = combined_plan | {"routing": (8 + 3 * 4) * T * k}  # the ids, and three tables of int32
 figures.fusions(plans)
 
 # %% [markdown]
@@ -476,11 +475,12 @@ def exact_layer(x, gate_up, down, weights):
     return (result * torch.zeros(24, 4, device=device).scatter(1, index, weights)[..., None]).sum(1)
 
 
+mine = [each.detach().clone().requires_grad_() for each in leaves]
 exact = [each.detach().float().requires_grad_() for each in leaves]
 dy = torch.randn(24, 48, device=device).half()
-fused_layer(*leaves).backward(dy)
+fused_layer(*mine).backward(dy)
 exact_layer(*exact).backward(dy.float())
-for name, one, other in zip(("x", "gate_up", "down", "weights"), leaves, exact):
+for name, one, other in zip(("x", "gate_up", "down", "weights"), mine, exact):
     error = float((one.grad.float() - other.grad).abs().max() / other.grad.abs().max())
     print(f"gradient of {name:8} relative error {'under 0.002' if error < 0.002 else 'too large'}")
 
