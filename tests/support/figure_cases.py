@@ -14,7 +14,7 @@ from course_kernels import GemmConfig, schedule, testing
 from course_kernels.bench import record, zoo
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
 from course_kernels.masked.shuffle import unshuffle_weight
-from gemm_course.lessons import l08_pipeline, l10_ring, records, timelines
+from gemm_course.lessons import l08_pipeline, l10_clusters, l10_ring, records, timelines
 from gemm_course.lessons.l07_budget import Use
 from gemm_course.lessons.l12_decoding import Step, Work
 from gemm_course.lessons.l13_group_walks import slots_of
@@ -233,7 +233,6 @@ case("f06_descriptors.descriptor", shape=(56, 104), leading=112, block=(32, 64),
 case("f06_descriptors.switches", {order: schedule.walk([(2048, 2048, 64)] * 8, order, 132, group_m=1)
                                   for order in ("round_robin", "chunks")})
 case("f06_descriptors.recorded_ratio", {name: row["us"] for name, row in record.load("group_gemm")["rows"].items()})
-case("f06_descriptors.fp8_rounding")
 case("f06_descriptors.reach", [40, 24, 56, 8], 32, {"C ends with the tensor": [i % 40 > 30 for i in range(128)],
                                                     "C ends with the group": [False] * 128})
 
@@ -259,10 +258,10 @@ case("f07_choices.regrets", {title: {(f"{g} × 4096 × 4096", rows): 1.0 + (g + 
                                      for g in (8, 64, 256) for i, rows in enumerate(("4", "16", "256", "4k"))}
                              for title in ("128×256 for all", "defaults by hand", "nearest neighbour's")},
      ("groups × N × K", "rows per group"))
-case("f07_predicted_times.expected_times", {f"CuTe 128×{n}×64, fitted": [(m, 5 + n / 50 + m / n) for m in POWERS]
+case("f17_predicted_times.expected_times", {f"CuTe 128×{n}×64, fitted": [(m, 5 + n / 50 + m / n) for m in POWERS]
                                             for n in (64, 128, 192)},
      {"CuTe 128×64×64, fitted": [(4, 8.0), (64, 9.0)]}, [(16, 20.0), (256, 25.0)], [(4, 8.0)])
-case("f07_predicted_times.losses_by_model", {
+case("f17_predicted_times.losses_by_model", {
     title: {model: {"thresholds": [1.05, 1.2], "time model": [1.0, 1.02]} for model in ("qwen3-30b-a3b", "deepseek-v3")}
     for title in ("forward", "gradient of the rows", "gradient of the weights")})
 case("f08_packed_rows.lists_and_packed", ZIPF, 24)
@@ -294,8 +293,8 @@ case("f10_kernel.gains", {f"cooperative 128 × 256 → ping-pong 128 × {each.ti
     for each in (IN_TURN, replace(IN_TURN, tile_n=128, stages=6))})
 case("f10_clusters.multicast", TOGETHER)
 case("f10_clusters.order", replace(IN_TURN, swizzle_size=4), rows=1024, columns=2304, clusters=12)
-case("f10_clusters.handed_out", replace(TOGETHER, dynamic=True),
-     zoo.rows(["granite"], tokens=[8192], routings=["zipf"], projections=["down"])[0].sizes, 1536, 512, clusters=66)
+case("f10_clusters.handed_out", l10_clusters.hand_out(replace(TOGETHER, dynamic=True),
+     zoo.rows(["granite"], tokens=[8192], routings=["zipf"], projections=["down"])[0].sizes, 1536, 512, clusters=66))
 case("f10_clusters.cut_to_fit", FITTED, rows=682, columns=2048)
 case("f11_gradients.layer", [5, 3, 0, 4])
 case("f11_gradients.products", [5, 3, 0, 4])
@@ -334,6 +333,24 @@ case("f13_group_walks.slots", {
     slots_of((64, 128, 192, 256), 128, 4, (64, 64, 64), one_index=how == "one index")
     for how in ("group by group", "one index")})
 case("f13_helion_code.expansion", HELION)
+case("f14_layer.operations", [("sort", 2e6, 4e6, 0), ("convert", 2e6, 1e6, 0), ("gather", 1.1e9, 1.1e9, 1.1e9),
+                              ("product", 1.9e9, 0.8e9, 0.8e9), ("running sum", 512, 512, 0), ("sum", 1e9, 0.1e9, 0)])
+MOVED = {"routing": 2e7, "gather": 2.1e9, "product 1": 2.7e9, "activation": 2e9, "product 2": 1.9e9, "combine": 5.5e9}
+case("f14_layer.fusions", {"fifteen operations": MOVED, "gather in the load": MOVED | {"gather": 0},
+                           "activation in the epilogue": MOVED | {"gather": 0, "activation": 0},
+                           "four kernels": MOVED | {"gather": 0, "activation": 0, "combine": 1.2e9}})
+case("f14_layer.kept", {
+    "fifteen operations": {"gathered rows, results": 2.1e9, "gate and up": 8e8, "silu, activation": 8e8},
+    "fused": {"x": 1.3e8, "gate and up (pre-activation)": 8e8}})
+case("f14_layer.backward_epilogue")
+case("f14_layer.gains", {"four kernels, predicted": {2**i: 1 + 1.4 / 2**i + i / 30 for i in range(16)}})
+case("f14_layer.gains", {"four kernels, predicted": {2**i: 1 + 1.4 / 2**i + i / 30 for i in range(16)},
+                         "Zipf, recorded": {512: 1.2, 4096: 2.1}, "equal, recorded": {512: 1.3, 4096: 2.2}})
+case("f14_layer.overheads", {
+    part: {"fifteen operations": {1: 20.0, 64: 4.0, 4096: 3.6, 32768: 3.7}, "Liger": {4096: 3.1, 32768: 2.4},
+           "this library": {1: 1.4, 64: 1.1, 4096: 1.2, 32768: 1.15}} for part in ("forward", "forward and backward")})
+case("f14_layer.losses", {"eager": [3.3 * 0.9**i for i in range(50)],
+                          "course_kernels": [3.3 * 0.9**i + 1e-6 * (i % 5) for i in range(50)]})
 case("f15_measurements.call_by_call", {"zeros": [700.0 + i % 9 for i in range(200)], "random": [520.0] * 200}, 800.0)
 case("f15_measurements.cache_curve", [8, 16, 32, 64, 128, 400], {"warm": [4.0, 6, 8, 7, 4, 3.6],
                                                                  "flushed": [2.0, 2.8, 3.1, 3.4, 3.5, 3.6]}, 60.0, 4.0)

@@ -1,1 +1,1 @@
-"""Other libraries that run on this one. Each module imports the library that it is named after; this one none."""
+"""Adapters to other projects, each imported by whoever uses it."""

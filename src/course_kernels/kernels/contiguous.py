@@ -40,6 +40,23 @@ def group_bounds(offs_ptr, g, total, used):
 
 
 @triton.jit
+def search_group(offs_ptr, place, total, G, BLOCK_M: tl.constexpr):
+    """The group of a row of tiles, by bisection, where group g begins with number start // BLOCK_M + g.
+
+    So numbered, groups do not overlap: g has cdiv(end - start, BLOCK_M) rows of tiles, at most end // BLOCK_M -
+    start // BLOCK_M + 1. Numbers that no tile has are left over, fewer than groups.
+    """
+    low, high = 0, G
+    while high - low > 1:
+        middle = (low + high) // 2
+        start, _ = group_bounds(offs_ptr, middle, total, True)
+        before = start // BLOCK_M + middle <= place
+        low = tl.where(before, middle, low)
+        high = tl.where(before, high, middle)
+    return low
+
+
+@triton.jit
 def load_block(
     operand, g, line, k, lines, K, stride_g, stride_line, stride_k,
     KIND: tl.constexpr, IN_GROUP: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -133,8 +150,8 @@ def load_rows(
 
 @triton.jit
 def load_columns(
-    b, g, col, k, N, K, stride_g, stride_n, stride_k, KIND: tl.constexpr, STEP: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    b, g, col, k, N, K, stride_g, stride_n, stride_k, KIND: tl.constexpr, ACTIVATION: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """The ``LOAD_B`` function for columns of B as they are."""
     return load_block(b, g, col, k, N, K, stride_g, stride_n, stride_k, KIND, True, BLOCK_N, BLOCK_K)
@@ -143,7 +160,7 @@ def load_columns(
 @triton.jit
 def store_sums(
     parts, acc, g, start, end, row, row_a, col, N, KIND: tl.constexpr, STORE_PARTS: tl.constexpr,
-    SCALED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    SCALED: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """The ``EPILOGUE`` function for stores: factors of rows and columns if SCALED, a bias, one rounding, the store.
 
@@ -167,13 +184,23 @@ def store_sums(
 def compute_tile(
     operand_a, b, parts, block_scales, tile, tiles_n, offs_ptr, row_ends, groups,
     total, M, N, K, G, stride_bg, stride_bk, stride_bn, LOAD_A: tl.constexpr, LOAD_B: tl.constexpr,
-    EPILOGUE: tl.constexpr, STEP: tl.constexpr, A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr,
+    EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr,
     RAGGED: tl.constexpr, SHARED_B: tl.constexpr, A_LINES: tl.constexpr, B_LINES: tl.constexpr, ROW_STEP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Find a tile's group, multiply, store."""
-    if RAGGED:
+    """Find a tile's group, multiply, store. ``groups`` is None where there are too many to compare with."""
+    if RAGGED and groups is None:
+        g = search_group(offs_ptr, tile // tiles_n, total, G, BLOCK_M)
+        start, end = group_bounds(offs_ptr, g, total, True)
+        top = start // ROW_STEP * ROW_STEP
+        first = (start // BLOCK_M + g) * tiles_n
+        tiles_m = tl.cdiv(end - top, BLOCK_M)
+        # A number without a tile: one without rows, of which nothing is computed or stored.
+        unused = tile - first >= tiles_m * tiles_n
+        first, end, K = tl.where(unused, tile, first), tl.where(unused, start, end), tl.where(unused, 0, K)
+        tiles_m = tl.maximum(tiles_m, 1)
+    elif RAGGED:
         # Each thread holds a few groups' ends, counted in rows of tiles; how many of them lie at or before this tile
         # is its group. A loop over the groups would hand a program its next tile group by group.
         passed = (row_ends <= tile // tiles_n) & (groups < G)
@@ -194,7 +221,19 @@ def compute_tile(
     for k in range(0, tl.cdiv(K, BLOCK_K)):
         block_a = LOAD_A(operand_a, g, row, k * BLOCK_K, end, K, A_KIND, not RAGGED, BLOCK_M, BLOCK_K)
         block_b = LOAD_B(
-            b, b_group, col, k * BLOCK_K, N, K, stride_bg, stride_bn, stride_bk, B_KIND, STEP, BLOCK_N, BLOCK_K
+            b,
+            b_group,
+            col,
+            k * BLOCK_K,
+            N,
+            K,
+            stride_bg,
+            stride_bn,
+            stride_bk,
+            B_KIND,
+            ACTIVATION,
+            BLOCK_N,
+            BLOCK_K,
         )
         if A_LINES == 0:
             acc = multiply_add(block_a, block_b.T, acc, PRECISION)
@@ -208,7 +247,9 @@ def compute_tile(
                 stride_sa_m, stride_sa_k, stride_sb_n, stride_sb_k, A_LINES, B_LINES, BLOCK_M, BLOCK_N,
             )  # fmt: skip
     row_a = row if RAGGED else g * (tl.full((), 1, tl.int64) * M) + row
-    EPILOGUE(parts, acc, g, start, end, row, row_a, col, N, C_KIND, STORE_PARTS, A_LINES == 0, BLOCK_M, BLOCK_N)
+    EPILOGUE(
+        parts, acc, g, start, end, row, row_a, col, N, C_KIND, STORE_PARTS, A_LINES == 0, ACTIVATION, BLOCK_M, BLOCK_N
+    )
 
 
 # A batch has its own number of rows: not worth a compilation each time it is a multiple of 16, or is not.
@@ -219,8 +260,7 @@ def contiguous_kernel(
     stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
     stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
     index_ptr, pre_ptr, weights_ptr, activated_ptr, dots_ptr,
-    LOAD_A: tl.constexpr, LOAD_B: tl.constexpr, EPILOGUE: tl.constexpr, GATED: tl.constexpr, STEP: tl.constexpr,
-    FUNCTION: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr, SHIFT: tl.constexpr,
+    LOAD_A: tl.constexpr, LOAD_B: tl.constexpr, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr,
     A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, RAGGED: tl.constexpr, SHARED_B: tl.constexpr,
     A_LINES: tl.constexpr, B_LINES: tl.constexpr, ROW_STEP: tl.constexpr, ZERO_TAIL: tl.constexpr, GROUPS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
@@ -242,11 +282,12 @@ def contiguous_kernel(
         LOAD_A: how a block of A is loaded, a device function such as ``load_rows``; its first argument is one tuple.
         LOAD_B: how a block of B's columns is loaded, such as ``load_columns``.
         EPILOGUE: writes a tile's sums to C, a device function such as ``store_sums``; its first argument is a tuple.
-        GATED, STEP, FUNCTION, ALPHA, LIMIT, SHIFT: of the activation: STEP is 2 if gate and up take turns in B.
+        ACTIVATION: a tuple (gated, step, function, alpha, limit, shift) of the activation, or None; ``step`` is 2 if
+            gate and up take turns in B's columns.
         ROW_STEP: tiles begin at multiples of it. It is 1, except where A is a descriptor whose innermost dimension is
             the rows: that coordinate must be aligned, so it is the number of elements in 16 bytes. Then C goes through
             pointers, which leave out the rows before the group.
-        GROUPS: at least G, a power of two.
+        GROUPS: of ``codes.compared_groups``.
         ZERO_TAIL: write zeros to the rows after the last group.
         NUM_XCDS: of ``common.xcd_tile``; the dynamic schedule has none.
     """
@@ -254,15 +295,20 @@ def contiguous_kernel(
     parts = (
         c_desc, c_ptr, stride_cg, stride_cm, stride_cn, bias_ptr, stride_bias_g, stride_bias_n,
         scale_a_ptr, scale_b_ptr, stride_scale_g, pre_ptr, weights_ptr, activated_ptr, dots_ptr,
-        GATED, STEP, FUNCTION, ALPHA, LIMIT, SHIFT,
     )  # fmt: skip
     block_scales = (
         scale_a_ptr, scale_b_ptr, stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
     )  # fmt: skip
     tiles_n = tl.cdiv(N, BLOCK_N)
-    groups = tl.arange(0, GROUPS)
-    row_ends = groups
-    if RAGGED:
+    if GROUPS > 0:
+        groups = tl.arange(0, GROUPS)
+        row_ends = groups
+    else:
+        groups, row_ends = None, None
+    if RAGGED and GROUPS == 0:
+        _, last = group_bounds(offs_ptr, G - 1, total, True)
+        tiles = (last // BLOCK_M + G) * tiles_n
+    elif RAGGED:
         starts, ends = group_bounds(offs_ptr, groups, total, groups < G)
         tops = tl.where(ends > starts, starts // ROW_STEP * ROW_STEP, ends)
         row_ends = tl.cumsum(tl.cdiv(ends - tops, BLOCK_M), 0)
@@ -275,12 +321,12 @@ def contiguous_kernel(
             compute_tile(
                 operand_a, b, parts, block_scales, tile, tiles_n, offs_ptr, row_ends, groups,
                 total, M, N, K, G, stride_bg, stride_bk, stride_bn, LOAD_A, LOAD_B, EPILOGUE,
-                STEP, A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, A_LINES, B_LINES,
+                ACTIVATION, A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, A_LINES, B_LINES,
                 ROW_STEP, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
             )  # fmt: skip
             tile = next_dynamic_tile(counter_ptr, tiles)
     else:
-        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=GROUPS > 0):
             if NUM_XCDS > 1:
                 position = xcd_tile(tile, tiles, tl.num_programs(0), NUM_XCDS)
             else:
@@ -288,11 +334,12 @@ def contiguous_kernel(
             compute_tile(
                 operand_a, b, parts, block_scales, position, tiles_n, offs_ptr, row_ends, groups,
                 total, M, N, K, G, stride_bg, stride_bk, stride_bn, LOAD_A, LOAD_B, EPILOGUE,
-                STEP, A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, A_LINES, B_LINES,
+                ACTIVATION, A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, A_LINES, B_LINES,
                 ROW_STEP, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
             )  # fmt: skip
     if ZERO_TAIL:
-        last = tl.max(tl.where(groups < G, ends, 0), 0)
+        if GROUPS > 0:
+            last = tl.max(tl.where(groups < G, ends, 0), 0)
         zeros = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         # The tail's tiles go on where the groups' left off, so that the program with the least to do begins.
         before = tl.program_id(0) + tl.num_programs(0) - tiles % tl.num_programs(0)

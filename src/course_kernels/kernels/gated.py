@@ -38,11 +38,11 @@ def paired_columns(col, N, STEP: tl.constexpr, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def load_pair(
-    b, g, col, k, N, K, stride_g, stride_n, stride_k, KIND: tl.constexpr, STEP: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    b, g, col, k, N, K, stride_g, stride_n, stride_k, KIND: tl.constexpr, ACTIVATION: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """A (BLOCK_N, BLOCK_K) block of columns of B, through a pointer: half of the gate's, half of up's."""
-    columns = paired_columns(col, N, STEP, BLOCK_N)
+    columns = paired_columns(col, N, ACTIVATION[1], BLOCK_N)
     depth = k + tl.arange(0, BLOCK_K)
     base = b + g * (tl.full((), 1, tl.int64) * stride_g)
     pointers = base + columns.to(tl.int64)[:, None] * stride_n + depth.to(tl.int64)[None, :] * stride_k
@@ -52,17 +52,23 @@ def load_pair(
 @triton.jit
 def store_activated(
     parts, acc, g, start, end, row, row_a, col, N, KIND: tl.constexpr, STORE_PARTS: tl.constexpr,
-    SCALED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    SCALED: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """The ``EPILOGUE`` function that stores an activation of the sums, and the sums if they are to be kept.
 
     Args:
         parts: the result and its strides, the bias and its strides, the factors (None), as for ``store_sums``; then
-            (pre, weights, activated, dots), of which pre may be given: (rows, N), contiguous; and the activation
-            (gated, step, function, alpha, limit, shift), constants.
+            (pre, weights, activated, dots), of which pre may be given: (rows, N), contiguous.
+        ACTIVATION: gated, step, function, alpha, limit, shift.
     """
-    c_ptr, stride_cm, stride_cn, bias_ptr, stride_bias_g, stride_bias_n = parts[1], parts[3], parts[4], *parts[5:8]
-    pre_ptr, GATED, STEP, FUNCTION, ALPHA, LIMIT, SHIFT = parts[11], *parts[15:21]
+    _, c_ptr, _, stride_cm, stride_cn, bias_ptr, stride_bias_g, stride_bias_n = parts[:8]
+    pre_ptr = parts[11]
+    GATED: tl.constexpr = ACTIVATION[0]
+    STEP: tl.constexpr = ACTIVATION[1]
+    FUNCTION: tl.constexpr = ACTIVATION[2]
+    ALPHA: tl.constexpr = ACTIVATION[3]
+    LIMIT: tl.constexpr = ACTIVATION[4]
+    SHIFT: tl.constexpr = ACTIVATION[5]
     rows = row + tl.arange(0, BLOCK_M)
     inside = (rows >= start) & (rows < end)
     if GATED:
@@ -93,7 +99,7 @@ def store_activated(
 @triton.jit
 def store_gradient(
     parts, acc, g, start, end, row, row_a, col, N, KIND: tl.constexpr, STORE_PARTS: tl.constexpr,
-    SCALED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    SCALED: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """The ``EPILOGUE`` function that stores an activation's gradient; the sums are that of its result, before weights.
 
@@ -101,8 +107,14 @@ def store_gradient(
         parts: as for ``store_activated``; c is the gradient of pre, (rows, 2 * N) where gated; weights (rows,),
             activated (rows, N) and dots (rows, cdiv(N, 32)) are as in ``engine.product.GatedBackward``.
     """
-    c_ptr, stride_cm, stride_cn = parts[1], parts[3], parts[4]
-    pre_ptr, weights_ptr, activated_ptr, dots_ptr, GATED, STEP, FUNCTION, ALPHA, LIMIT, SHIFT = parts[11:]
+    _, c_ptr, _, stride_cm, stride_cn = parts[:5]
+    pre_ptr, weights_ptr, activated_ptr, dots_ptr = parts[11:15]
+    GATED: tl.constexpr = ACTIVATION[0]
+    STEP: tl.constexpr = ACTIVATION[1]
+    FUNCTION: tl.constexpr = ACTIVATION[2]
+    ALPHA: tl.constexpr = ACTIVATION[3]
+    LIMIT: tl.constexpr = ACTIVATION[4]
+    SHIFT: tl.constexpr = ACTIVATION[5]
     rows, cols = row + tl.arange(0, BLOCK_M), col + tl.arange(0, BLOCK_N)
     valid = (rows >= start) & (rows < end)
     inside = valid[:, None] & (cols < N)[None, :]

@@ -5,8 +5,8 @@ place among all entries sorted by expert; entries of one expert keep their order
 [0, EXPERTS) come last, as those of expert EXPERTS.
 
 Few entries are compared with each other, all with all, in one launch. Many are cut into chunks: counted by chunk and
-expert, the counts summed over the chunks, and then each entry finds its place from its chunk's sums and a comparison
-with the entries of its chunk.
+expert, the counts summed over the chunks and then over the experts; then each entry finds its place from these sums
+and a comparison with the entries of its chunk.
 """
 
 from __future__ import annotations
@@ -104,27 +104,34 @@ def sum_counts_kernel(
     tl.store(totals_ptr + experts, before, mask=experts <= EXPERTS)
 
 
-@triton.jit(do_not_specialize=["tokens"])
-def place_kernel(
-    ids_ptr, counts_ptr, totals_ptr, offs_ptr, slots_ptr, tokens_ptr, positions_ptr, tokens, stride_t, stride_k,
-    TOP_K: tl.constexpr, EXPERTS: tl.constexpr, CHUNK: tl.constexpr, BLOCK_E: tl.constexpr,
-):  # fmt: skip
-    """Place a chunk's entries, a program each; the first program also writes the experts' ends."""
-    chunk, count = tl.program_id(0), tokens * TOP_K
-    entries = chunk * CHUNK + tl.arange(0, CHUNK)
-    expert = load_experts(ids_ptr, entries, count, stride_t, stride_k, TOP_K, EXPERTS)
-    at = counts_ptr + chunk.to(tl.int64) * (EXPERTS + 1) + expert
-    position = tl.load(at, mask=entries < count, other=0)
-    end = tl.zeros((), dtype=tl.int32)
+@triton.jit
+def sum_totals_kernel(totals_ptr, starts_ptr, offs_ptr, EXPERTS: tl.constexpr, BLOCK_E: tl.constexpr):
+    """starts[e] = the entries of all experts before e, offs[e] = those up to e; by one program. starts_ptr: int32
+    (EXPERTS + 1,)."""
+    before = tl.zeros((), dtype=tl.int32)
     for first in range(0, EXPERTS + 1, BLOCK_E):
         experts = first + tl.arange(0, BLOCK_E)
         totals = tl.load(totals_ptr + experts, mask=experts <= EXPERTS, other=0)
-        position += tl.sum(tl.where(experts[None, :] < expert[:, None], totals[None, :], 0), 1)
-        if chunk == 0:
-            tl.store(offs_ptr + experts, end + tl.cumsum(totals, 0), mask=experts < EXPERTS)
-        end += tl.sum(totals, 0)
-    for first in range(0, CHUNK, BLOCK_E):
-        others = chunk * CHUNK + first + tl.arange(0, BLOCK_E)
+        ends = before + tl.cumsum(totals, 0)
+        tl.store(starts_ptr + experts, ends - totals, mask=experts <= EXPERTS)
+        tl.store(offs_ptr + experts, ends, mask=experts < EXPERTS)
+        before += tl.sum(totals, 0)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def place_kernel(
+    ids_ptr, counts_ptr, starts_ptr, slots_ptr, tokens_ptr, positions_ptr, tokens, stride_t, stride_k,
+    TOP_K: tl.constexpr, EXPERTS: tl.constexpr, CHUNK: tl.constexpr, BLOCK_J: tl.constexpr,
+):  # fmt: skip
+    """Place a chunk's entries, which are a program's."""
+    chunk, count = tl.program_id(0), tokens * TOP_K
+    entries = chunk * CHUNK + tl.arange(0, CHUNK)
+    expert = load_experts(ids_ptr, entries, count, stride_t, stride_k, TOP_K, EXPERTS)
+    there = entries < count
+    position = tl.load(counts_ptr + chunk.to(tl.int64) * (EXPERTS + 1) + expert, mask=there, other=0)
+    position += tl.load(starts_ptr + expert, mask=there, other=0)
+    for first in range(0, CHUNK, BLOCK_J):
+        others = chunk * CHUNK + first + tl.arange(0, BLOCK_J)
         other = load_experts(ids_ptr, others, count, stride_t, stride_k, TOP_K, EXPERTS)
         earlier = (other[None, :] == expert[:, None]) & (others[None, :] < entries[:, None])
         position += tl.sum(earlier.to(tl.int32), 1)

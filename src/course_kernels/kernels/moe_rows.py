@@ -82,3 +82,19 @@ def dots_kernel(
         acc += x * row.to(tl.float32)
     slots = tl.load(slots_ptr + rows, mask=valid, other=0)
     tl.store(dots_ptr + slots, tl.sum(acc, 1), mask=valid)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def sum_parts_kernel(
+    parts_ptr, offs_ptr, slots_ptr, grad_weights_ptr, tokens, PARTS: tl.constexpr, EXPERTS: tl.constexpr,
+    TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """grad_weights[slots[r]] = the sum of row r's parts (rows, PARTS), in one order; 0 for the rows of no expert."""
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    valid = rows < row_count(offs_ptr, tokens, EXPERTS, TOP_K)
+    cols = tl.arange(0, BLOCK_N)
+    at = parts_ptr + rows.to(tl.int64)[:, None] * PARTS + cols[None, :]
+    parts = tl.load(at, mask=valid[:, None] & (cols < PARTS)[None, :], other=0.0)
+    there = rows < tokens * TOP_K
+    slots = tl.load(slots_ptr + rows, mask=there, other=0)
+    tl.store(grad_weights_ptr + slots, tl.sum(parts, 1), mask=there)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from course_kernels.kernels.codes import Activation
 from course_kernels.moe import checks
 from course_kernels.moe.activations import activation_of
 from course_kernels.moe.form import Form, Operands
+from course_kernels.moe.parallel import Parallel
 from course_kernels.moe.routing import Routing
 from course_kernels.moe.torch_ops import feed_forward, feed_forward_collecting, route
 
@@ -39,7 +40,8 @@ def moe_feed_forward(
     concatenated: bool = True,
     weights_on: Literal["output", "input"] = "output",
     main_grads: Sequence[Tensor | None] | None = None,
-    routing: Routing | None = None,
+    routing: Routing | Any = None,
+    ep: Parallel | None = None,
     backend: Backend = "auto",
     num_sms: int | None = None,
 ) -> Tensor:
@@ -66,7 +68,10 @@ def moe_feed_forward(
             adds the weight's gradient to it, rounded once, and the weight itself gets none. Not with
             ``torch.compile(fullgraph=True)``.
         routing: of ``Routing.of(top_k_index, E)``, if it is made once for several calls: a recomputation in activation
-            checkpointing, for example, that must not route tokens anew.
+            checkpointing, for example, that must not route tokens anew. With ``ep``, of ``ep.plan(top_k_index)``.
+        ep: a ``course_kernels.distributed.ExpertParallel`` where the experts are spread over ranks. ``top_k_index``
+            then has ids of all ranks' experts, and the weights are those of this rank, or DTensors with ``Shard(0)``
+            over the group. Every rank of the group has to make the call, and its backward.
         backend: "triton" runs the kernels (in Triton's interpreter on CPU tensors), "cute" the products' kernel in CuTe
             DSL where it can, "torch" computes expert after expert, which reads the routing on the host. "auto" is
             "torch" on CPU tensors, and the expected fastest kernels on a GPU.
@@ -106,8 +111,12 @@ def moe_feed_forward(
         return handle_torch_function(
             moe_feed_forward, (*tensors, top_k_index), x, gate_up, down, top_k_index, top_k_weights,
             activation=activation, gate_up_bias=gate_up_bias, down_bias=down_bias, concatenated=concatenated,
-            weights_on=weights_on, main_grads=main_grads, routing=routing, backend=backend, num_sms=num_sms,
+            weights_on=weights_on, main_grads=main_grads, routing=routing, ep=ep, backend=backend, num_sms=num_sms,
         )  # fmt: skip
+    if ep is not None:
+        gate_up, down, gate_up_bias, down_bias = ep.local(
+            gate_up=gate_up, down=down, gate_up_bias=gate_up_bias, down_bias=down_bias
+        )
     checks.check_names(backend, weights_on, concatenated, num_sms)
     refuse_dtensors("moe_feed_forward", x=x, gate_up=gate_up, down=down, top_k_weights=top_k_weights)
     activation = activation_of(activation)
@@ -120,6 +129,21 @@ def moe_feed_forward(
             down_bias = cast(down_bias, dtype)
     checks.check_operands(Operands(x, gate_up, down, top_k_weights, gate_up_bias, down_bias), form)
     refuse_tangents("moe_feed_forward", *tensors)
+    if ep is not None:
+        # All checks come before the first collective: a rank that raises alone leaves the others waiting.
+        if routing is None:
+            checks.check_choices(top_k_index, top_k_weights, ep.num_experts)
+        if main_grads is not None:
+            checks.check_main_grads(main_grads, Operands(x, gate_up, down, top_k_weights, gate_up_bias, down_bias))
+
+        def here(rows: Tensor, weights: Tensor, routing: Routing) -> Tensor:
+            return moe_feed_forward(
+                rows, gate_up, down, None, weights, activation=form.activation, gate_up_bias=gate_up_bias,
+                down_bias=down_bias, concatenated=concatenated, weights_on=weights_on, main_grads=main_grads,
+                routing=routing, backend=backend, num_sms=num_sms,
+            )  # fmt: skip
+
+        return ep.feed_forward(here, x, top_k_index, top_k_weights, plan=routing)
     weights, experts = top_k_weights.float().contiguous(), gate_up.shape[0]
     if routing is None:
         checks.check_choices(top_k_index, weights, experts)

@@ -16,13 +16,13 @@ from course_kernels.engine.relaunch import Relaunch
 _known = PlanCache()
 
 
-def launch(module: str, name: str, programs: int, tokens: int, warps: int = 4, **arguments: Any) -> None:
+def launch(module: str, name: str, programs: int, tokens: int | None, warps: int = 4, **arguments: Any) -> None:
     """Launch a kernel of ``course_kernels.kernels`` on the current stream.
 
     Args:
         module, name: of the kernel. Its argument ``tokens`` alone may change without another plan.
         programs: how many.
-        tokens: number of tokens.
+        tokens: number of tokens; None for a kernel that has no such argument.
         warps: of a program.
         arguments: all others.
     """
@@ -50,19 +50,24 @@ def _kernel(module: str, name: str):
 
 def _compile(module, name, programs, tokens, warps, arguments, tensors) -> Relaunch:
     kernel = _kernel(module, name)
-    arguments = arguments | dict(tokens=tokens)
+    totals = {} if tokens is None else {kernel.arg_names.index("tokens"): None}
+    arguments = _with_tokens(arguments, tokens)
     compiled = kernel[(programs,)](**arguments, num_warps=warps)
     values = [0 if isinstance(arguments[each], Tensor) else arguments[each] for each in kernel.arg_names]
     order = list(tensors)
     sources = {i: order.index(each) for i, each in enumerate(kernel.arg_names) if each in tensors}
-    return Relaunch(compiled, programs, values, sources, {kernel.arg_names.index("tokens"): None})
+    return Relaunch(compiled, programs, values, sources, totals)
+
+
+def _with_tokens(arguments: dict[str, Any], tokens: int | None) -> dict[str, Any]:
+    return arguments if tokens is None else arguments | dict(tokens=tokens)
 
 
 def _interpret(module, name, programs, tokens, arguments, tensors) -> None:
     """Interpret the kernel on float32 copies of bfloat16 tensors, whose bits the interpreter takes for integers."""
     copies = {key: _widened(each) for key, each in tensors.items() if each.dtype == torch.bfloat16}
     with runtime.interpreting():
-        _kernel(module, name)[(programs,)](**(arguments | copies), tokens=tokens)
+        _kernel(module, name)[(programs,)](**_with_tokens(arguments | copies, tokens))
     for key, copy in copies.items():
         if any(word in key for word in ("grad", "out", "pre", "activated", "dots")):
             tensors[key].copy_(copy)

@@ -36,14 +36,16 @@ def runs_in_torch(operands: Operands, form: Form) -> bool:
 
 
 def is_fused(operands: Operands, form: Form, count: int) -> bool:
-    """Whether the Triton kernel gathers and activates, of ``count`` rows."""
+    """Whether the products' kernels gather and activate, of ``count`` rows."""
     if form.on_input:
         return False
     device = operands.x.device
     if form.backend == "triton" or device.type != "cuda":
         return True
     hopper = cute.runs_on(device) and cute.installed() and operands.x.dtype != torch.float32
-    return not hopper or count <= FUSED_ROWS * operands.gate_up.shape[0]
+    if not hopper or count <= FUSED_ROWS * operands.gate_up.shape[0]:
+        return True
+    return operands.gate_up_bias is None and not form.interleaved  # as the CuTe kernel takes them
 
 
 @torch.no_grad()
@@ -168,12 +170,11 @@ def _fused_gradient(
     inner = down.shape[2]
     grad_pre = torch.empty_like(pre)
     hidden = torch.empty(count, inner, dtype=pre.dtype, device=pre.device)
-    parts = torch.zeros(count, -(-inner // 32), dtype=torch.float32, device=pre.device)
+    parts = torch.empty(count, -(-inner // 32), dtype=torch.float32, device=pre.device)
     of_rows = weights.reshape(-1).index_select(0, routing.choices)
     epilogue = GatedBackward(form.activation, form.interleaved, pre, of_rows, hidden, parts)
     _gathered(grad, down, routing, epilogue, grad_pre, form)
-    of_choices = torch.zeros_like(weights).reshape(-1).scatter_(0, routing.choices.long(), parts.sum(1))
-    return grad_pre, hidden, of_choices.reshape(weights.shape)
+    return grad_pre, hidden, steps.sum_parts(parts, routing, weights)
 
 
 def _gathered(x: Tensor, b: Tensor, routing: Routing, epilogue: Epilogue, out: Tensor, form: Form) -> None:
@@ -187,8 +188,6 @@ def _gathered(x: Tensor, b: Tensor, routing: Routing, epilogue: Epilogue, out: T
         return Problem("m", groups, *extents, tuple(out.shape), out.dtype, precision, options, keep_tail=True)
 
     options = form.options
-    if options.backend == "cute":
-        options = options._replace(backend="triton")
     execute_checked(product, options, out, problem)
 
 

@@ -13,14 +13,15 @@ from course_kernels.moe.launching import launch
 from course_kernels.validation import check_dense
 
 FEW = 2048  # entries that are compared with each other, all with all
-CHUNK = 256  # entries that a program counts or places
+CHUNK = 128  # entries that a program counts or places
 
 
 class Routing(NamedTuple):
     """The choices of all tokens in the order of experts. Made by ``Routing.of``.
 
     A choice has the number ``token * top_k + j``. Its row is its place among all choices sorted by expert; choices of
-    one expert keep their order. Rows of choices that no expert here has come after the last end.
+    one expert keep their order. Rows of choices that no expert here has come after the last end; ``shortened`` leaves
+    them out.
 
     Attributes:
         ends: int32 (E,), the exclusive end of each expert's rows.
@@ -54,6 +55,12 @@ class Routing(NamedTuple):
         """
         check_ids(top_k_index, num_experts)
         return cls(*torch.ops.course_kernels.moe_routing(top_k_index, num_experts, backend))
+
+    def shortened(self, count: int) -> Routing:
+        """Return this routing without its rows from ``count`` on, at least one row. Buffers of the layer then have
+        ``count`` rows instead of T * k. All rows up to the last end must be among them."""
+        count = max(count, 1)
+        return self._replace(tokens=self.tokens[:count], choices=self.choices[:count])
 
 
 def check_ids(top_k_index, num_experts) -> None:
@@ -96,7 +103,7 @@ def sort_choices(top_k_index: Tensor, num_experts: int, backend: str) -> tuple[T
         return ends, of_row, choices, rows
     chunks, block_e = -(-count // CHUNK), 32
     counts = torch.empty(chunks, num_experts + 1, dtype=torch.int32, device=device)
-    totals = torch.empty(num_experts + 1, dtype=torch.int32, device=device)
+    totals, starts = (torch.empty(num_experts + 1, dtype=torch.int32, device=device) for _ in range(2))
     sizes = dict(TOP_K=top_k, EXPERTS=num_experts, CHUNK=CHUNK)
     launch("moe_routing", "count_kernel", chunks, tokens, **common, counts_ptr=counts, CHUNK=CHUNK, BLOCK_E=block_e)
     launch(
@@ -104,8 +111,13 @@ def sort_choices(top_k_index: Tensor, num_experts: int, backend: str) -> tuple[T
         **sizes, BLOCK_C=256, BLOCK_E=8,
     )  # fmt: skip
     launch(
-        "moe_routing", "place_kernel", chunks, tokens, **common, counts_ptr=counts, totals_ptr=totals, **order,
-        CHUNK=CHUNK, BLOCK_E=block_e,
+        "moe_routing", "sum_totals_kernel", 1, None, totals_ptr=totals, starts_ptr=starts, offs_ptr=ends,
+        EXPERTS=num_experts, BLOCK_E=256,
+    )  # fmt: skip
+    del order["offs_ptr"]
+    launch(
+        "moe_routing", "place_kernel", chunks, tokens, **common, counts_ptr=counts, starts_ptr=starts, **order,
+        CHUNK=CHUNK, BLOCK_J=32,
     )  # fmt: skip
     return ends, of_row, choices, rows
 

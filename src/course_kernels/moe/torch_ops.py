@@ -7,12 +7,12 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.contexts import functorch_level, is_compiling, is_plain, is_profiling, wants_grad
+from course_kernels.engine import flops
 from course_kernels.moe import layer
 from course_kernels.moe.activations import decode, encode
 from course_kernels.moe.checks import check_main_grads, check_operands
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.routing import Routing, sort_choices
-from course_kernels.packed import flops
 
 ONCE = (
     "moe_feed_forward has no gradients of gradients (create_graph=True): differentiate it once, or compute the layer "
@@ -166,6 +166,7 @@ def _setup(ctx, inputs, output) -> None:
     ctx.save_for_backward(*inputs[:10], output[1])
     ctx.rest = inputs[10:-1]
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # zeros for ``pre`` would be as large as what the layer keeps
 
 
 def _gradients(ctx, grad, _):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from course_kernels import schedule
+from course_kernels.bench import record
 from course_kernels.bench.rows import title_of
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 
@@ -181,4 +182,56 @@ def shares(results: Mapping, provider: str, block: tuple[int, int], sms: int) ->
             room -= used[part]
         used["the rest"] = room
         found[name] = Share("arithmetic" if arithmetic >= traffic else "memory", used)
+    return found
+
+
+def layer_rows(model: str, results: Mapping | None = None) -> list[dict]:
+    """The rows of a model in the record of the MoE layer, by tokens; none if there is no record yet.
+
+    Args:
+        model: its name in ``course_kernels.bench.zoo``.
+        results: the record; "moe" by default.
+    """
+    if results is None:
+        try:
+            results = record.load("moe")
+        except FileNotFoundError:
+            return []
+    return sorted((row for row in results["rows"] if row["model"] == model), key=lambda row: row["tokens"])
+
+
+def layer_gains(rows: Sequence[Mapping]) -> dict[str, dict[int, float]]:
+    """How many times as fast the library's layer was as transformers' operations, forward, both as called.
+
+    Args:
+        rows: as from ``layer_rows``; those without both times are left out.
+
+    Returns:
+        "<routing>, recorded" → tokens → ratio.
+    """
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        us = row["us"]
+        if {"transformers forward", "ours forward"} <= us.keys():
+            ratios = found.setdefault(f"{row['routing'].replace('zipf', 'Zipf')}, recorded", {})
+            ratios[row["tokens"]] = us["transformers forward"] / us["ours forward"]
+    return found
+
+
+def layer_overheads(rows: Sequence[Mapping], part: str) -> dict[str, dict[int, float]]:
+    """How many times as long each layer takes as its own grouped products alone: way → tokens → ratio.
+
+    Products and ours are timed as CUDA graphs, peers as called.
+
+    Args:
+        rows: as from ``layer_rows``; of one routing.
+        part: "forward" or "step".
+    """
+    names = {"transformers": "fifteen operations", "liger": "Liger", "graph": "this library"}
+    found: dict[str, dict[int, float]] = {}
+    for row in rows:
+        us = row["us"]
+        for way, name in names.items():
+            if f"{way} {part}" in us:
+                found.setdefault(name, {})[row["tokens"]] = us[f"{way} {part}"] / us[f"products {part}"]
     return found

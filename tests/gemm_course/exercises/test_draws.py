@@ -116,18 +116,20 @@ def test_04a_has_small_problems_between_others_and_more_programs_than_their_tile
         assert min(tiles[0], tiles[-1], max(tiles[1:-1]), case.inputs["programs"]) > 3
 
 
-BLOCKS = {
-    "04a": ("BLOCK_M", "BLOCK_N"), "06": ("BLOCK_M", "BLOCK_N", "BLOCK_K"), "08": ("BLOCK_M", "BLOCK_N"),
-    "11a": ("BLOCK_M", "BLOCK_N", "BLOCK_K"), "11b": ("BLOCK_M", "BLOCK_N"), "13": ("BLOCK_M", "BLOCK_N"),
-}  # fmt: skip
+# One block taken for another has to give a wrong result.
+ONE_BLOCK = {"03"}  # its tile is BLOCK by BLOCK: the answer is given one number
+NO_BLOCK = {"04b"}  # its answer is given none
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", [exercise.id for exercise in manifest.exercises()])
 def test_blocks_differ_from_one_another(name):
     (exercise,) = manifest.find(name)
     run = importlib.import_module(exercise.run if name != "13" else exercise.run.replace(".run", ".language"))
-    sizes = [getattr(run, each) for each in BLOCKS[name]]
-    assert len(set(sizes)) == len(sizes)
+    blocks = [each for each in vars(run) if each.startswith("BLOCK")]
+    assert (blocks == ["BLOCK"]) is (name in ONE_BLOCK)
+    assert len({getattr(run, each) for each in blocks}) == len(blocks) or name in NO_BLOCK
+    if name == "02":
+        assert all(case.inputs["block_m"] != case.expected["block_n"] for cases in drawn(name) for case in cases)
 
 
 def test_04a_has_every_kind_of_empty_problem_one_program_and_many_tiles():
@@ -351,7 +353,8 @@ def test_12a_has_scales_that_tell_tokens_and_groups_apart():
                 assert (scales.diff() != 0).all()
                 assert case["scale_a"][g, size:].isnan().all()
                 assert case["a"][g, size:].float().isnan().all()
-                assert all(not torch.equal(scales, case["scale_a"][other, :size]) for other in range(g) if size)
+                places = case["scale_a"].flatten().unfold(0, size, 1) if size else torch.empty(0, 1)
+                assert (places == scales).all(1).sum() == (size > 0), "they stand nowhere else"
                 if size:
                     a, b = case["a"][g, :size].double(), case["b"][g].double()
                     assert a.sum(0) @ b.sum(0) > ODD * len(a) * len(b), "the average sum"
@@ -359,7 +362,7 @@ def test_12a_has_scales_that_tell_tokens_and_groups_apart():
         assert any(0 < size < each[0] for each in sizes for size in each)
         assert 0 in sizes[1]
         assert any(size > 16 and short(size, 16) for size in sizes[1]), "its last tile reaches into the next group"
-        assert any(short(case["b"].shape[1], 16) for case in cases)
+        assert any(short(case["b"].shape[1], 64) for case in cases)
 
 
 def test_12b_has_square_wide_high_and_several_weights_of_every_type():
@@ -408,3 +411,55 @@ def test_13_has_every_kind_of_batch_and_of_workers():
             "none", "one worker", "idle workers", "left over", "empty everywhere", "a whole group", "a whole N",
             "more tile rows than a strip of 8",
         }  # fmt: skip
+
+
+def test_14a_has_every_kind_of_expert_and_tokens_past_32_bits():
+    for cases in inputs("14a"):
+        whole, ragged, far, none = cases
+        sizes = sizes_of(ragged["ends"])
+        assert sizes[0] == sizes[-1] == 0 in sizes[1:-1]
+        assert {1, 16} <= set(sizes)
+        assert any(short(size, 16) and size > 32 for size in sizes)
+        assert set(none["ends"]) == {0}
+        tokens, starts = whole["tokens"], [0, whole["ends"][0]]
+        assert whole["first"] == 0 < len(whole["x"]) - len(tokens), "x[r] exists for each position r"
+        assert tokens != list(range(len(tokens))), "position r is not token r"
+        assert tokens[starts[1] : starts[1] + 16] != tokens[:16], "experts have different tokens"
+        assert far["first"] * (far["x"].shape[1] + 128) > 2**31, "128: twice the margin that `Watch` adds to a row"
+        assert max(max(case["tokens"]) * (case["x"].shape[1] + 128) for case in (whole, ragged)) < 2**31
+        for case in (ragged, far, none):
+            last, first = case["ends"][-1], case["first"]
+            ours = {token - first for token in case["tokens"][:last]}
+            others = [row for row in range(len(case["x"])) if row not in ours]
+            assert case["x"][others].isnan().all()
+            assert case["x"][sorted(ours)].isfinite().all()
+            assert len(case["tokens"]) > last + 1, "a row too many exists"
+            assert max(case["tokens"][last:]) < 0, "no row of x"
+            assert short(case["w"].shape[1], 64)
+            assert short(case["w"].shape[2], 32)
+
+
+def test_14b_has_others_positions_and_activations_that_half_rounds():
+    for cases in inputs("14b"):
+        for case in cases:
+            (positions, i), count = case["grad"].shape, case["count"][0]
+            assert sorted(case["places"]) == list(range(positions))
+            assert case["shape"][0] * case["shape"][1] == positions
+            assert case["places"][:count] != list(range(count)) or not count, "position r is not at place r"
+            assert case["pre"][count:].isnan().all()
+            assert case["grad"][count:].isnan().all()
+            gate, up, grad = (each[:count].double() for each in (case["pre"][:, :i], case["pre"][:, i:], case["grad"]))
+            activation = gate.clamp(min=0) * up
+            assert ((grad * activation).abs().sum(1) < 2**24).all(), "exact in float32, in any order"
+            assert ((grad * activation.half()).sum(1) != (grad * activation).sum(1)).any() or not count
+            assert (gate < 0).any() or not count
+            assert (up < 0).any() or not count
+        (whole, ragged, none), counts = cases, [case["count"][0] for case in cases]
+        assert counts[0] == len(whole["places"]) == 32
+        assert 0 == counts[2] < len(none["places"])
+        assert counts[1] + 16 < len(ragged["places"]), "a block is wholly the others'"
+        assert short(counts[1], 16)
+        assert short(len(ragged["places"]), 16)
+        assert ragged["grad"].shape[1] > 64
+        assert short(ragged["grad"].shape[1], 32)
+        assert [case["shape"][1] for case in cases] == [2, 3, 1]

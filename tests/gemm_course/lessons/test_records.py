@@ -154,3 +154,40 @@ def test_ceiling_is_the_dense_product_or_a_copy():
 def test_recorded_times_have_the_titles_of_their_rows():
     rows = {"a": {"title": "A", "us": {"forward": {"cublas": {"median_us": 2.5}}}}}
     assert records.jagged_times(rows) == {"A": {"cublas": 2.5}}
+
+
+def layer_row(tokens, routing="zipf", model="a-3b", **us):
+    return {"model": model, "tokens": tokens, "routing": routing, "us": {k.replace("_", " "): v for k, v in us.items()}}
+
+
+def test_rows_of_a_layer_are_those_of_the_model_by_tokens():
+    rows = [layer_row(64), layer_row(8, model="b"), layer_row(1)]
+    assert records.layer_rows("a-3b", {"rows": rows}) == [rows[2], rows[0]]
+    assert records.layer_rows("c", {"rows": rows}) == []
+
+
+def test_without_a_record_of_the_layer_there_are_no_rows(monkeypatch, tmp_path):
+    monkeypatch.setattr(records.record, "RESULTS", tmp_path)
+    assert records.layer_rows("a-3b") == []
+    assert records.layer_gains([]) == records.layer_overheads([], "step") == {}
+
+
+def test_gains_of_a_layer_are_by_routing():
+    rows = [
+        layer_row(1, ours_forward=5.0), layer_row(64, transformers_forward=12.0, ours_forward=10.0, graph_forward=1.0),
+        layer_row(64, "uniform", transformers_forward=9.0, ours_forward=6.0),
+        layer_row(4096, transformers_forward=40.0, ours_forward=20.0),
+    ]  # fmt: skip
+    assert records.layer_gains(rows) == {"Zipf, recorded": {64: 1.2, 4096: 2.0}, "uniform, recorded": {64: 1.5}}
+
+
+def test_overheads_of_a_layer_are_over_its_own_products():
+    rows = [
+        layer_row(
+            64, products_step=10.0, graph_step=12.0, ours_step=99.0, transformers_step=20.0, products_forward=4.0
+        ),
+        layer_row(4096, products_step=100.0, graph_step=110.0, liger_step=150.0, graph_forward=5.0),
+    ]
+    assert records.layer_overheads(rows, "step") == {
+        "fifteen operations": {64: 2.0}, "this library": {64: 1.2, 4096: 1.1}, "Liger": {4096: 1.5},
+    }  # fmt: skip

@@ -31,6 +31,7 @@ MOST_FILES = 512
 # The packages that compile a kernel and that it calls; one of -cu12 and -cu13 is installed.
 PACKAGES = ("apache-tvm-ffi", *("nvidia-cutlass-dsl" + part for part in ("", "-libs-base", "-libs-cu12", "-libs-cu13")))
 _SOURCES = Path(__file__).parents[2] / "kernels" / "cute_sm90"
+_CODES = _SOURCES.parent / "codes.py"  # what they import besides each other
 # With these settings of CuTe DSL every kernel is compiled in every process.
 _FRESH = ("CUTE_DSL_NO_CACHE", "CUTE_DSL_DISABLE_FILE_CACHING", "CUTE_DSL_KEEP")
 _FUNCTION = "grouped_gemm"  # its name in every file
@@ -72,7 +73,7 @@ def compiled(config: CuteConfig, form: Form, dtype: str, out_dtype: str) -> Call
         config, form, dtype, out_dtype: of ``kernels.cute_sm90.compilation.compile_for``.
 
     Returns:
-        A callable like that of ``compile_for``, but all eight arguments are required.
+        A callable like that of ``compile_for``, but all arguments are required.
 
     Raises:
         ValueError: as ``compile_for``.
@@ -112,7 +113,8 @@ def key(config: CuteConfig, form: Form, dtype: str, out_dtype: str) -> str:
 
 
 def _sources() -> str:
-    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(_SOURCES.rglob("*.py"))]
+    files = *sorted(_SOURCES.rglob("*.py")), _CODES
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 

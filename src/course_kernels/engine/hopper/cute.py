@@ -25,21 +25,22 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.dtypes import FP8, dtype_name
-from course_kernels.engine.access import flat_rows
 from course_kernels.engine.hopper import compiled_cache, counters
-from course_kernels.engine.product import Counts, Ends, Problem, Product
-from course_kernels.engine.scaling import BLOCK, BLOCKS, LINES, ROW, Lines, blocks_restart, padded_columns
+from course_kernels.engine.hopper.views import Views
+from course_kernels.engine.product import Counts, Ends, Gated, GatedBackward, Problem, Product
+from course_kernels.engine.scaling import BLOCK, BLOCKS, LINES, ROW, blocks_restart, padded_columns
 from course_kernels.engine.signature import WINDOW_ROWS
 from course_kernels.engine.tuning import Extents, Gpu, Kind, time_model
 from course_kernels.engine.whole_blocks import pack
 from course_kernels.kernels.codes import Scales
 from course_kernels.kernels.cute_sm90.config import (
+    CONFIGS,
     COOPERATIVE,
     LARGE_BLOCK_SCALED,
     PINGPONG,
     CuteConfig,
 )
-from course_kernels.kernels.cute_sm90.form import Form
+from course_kernels.kernels.cute_sm90.form import GATED, GATED_BACKWARD, GATED_PRE, Form
 
 CAPABILITY = (9, 0)
 DTYPES = (torch.float16, torch.bfloat16, FP8)  # of operands
@@ -114,58 +115,21 @@ def offer(problem: Problem, product: Product, out: Tensor) -> Offer | None:
     config = choose(form, *extents, gpu)
     # Before the copy, the columns of 8-bit weights are contiguous.
     asked = *_asked(form._replace(b_major="n") if how is CopyingPlan else form, *extents), gpu
-    estimate = time_model.fastest(*asked, "cute")
+    estimate = _fastest(form, *asked)
     make = functools.partial(_plan, form, config, how, problem, product, out)
     return Offer(estimate.us if estimate else None, asked, config, make)
-
-
-class Views(NamedTuple):
-    """The kernel's tensors, in its order. Counted groups follow each other along M, each with all the rows that it has
-    room for."""
-
-    a: Tensor
-    b: Tensor
-    c: Tensor
-    offs: Tensor
-    scale_a: Tensor | None
-    scale_b: Tensor | None
-
-    @classmethod
-    def of(cls, product: Product, out: Tensor) -> Views | None:
-        """Make the views of a checked product. None for a batch, and if counted groups are not equally far apart. If
-        only the groups of A's block factors are not, these factors are copied: they are small beside A."""
-        a, b, rows, scaling, *_ = product
-        if type(rows) is Ends:
-            return cls(a, b, out, rows.offs, scaling.a, scaling.b)
-        if type(rows) is not Counts:
-            return None
-        a, out = flat_rows(a), flat_rows(out)
-        if a is None or out is None:
-            return None
-        scale_a, scale_b = scaling.a, scaling.b
-        if type(scaling) is Lines:
-            scale_a = scale_a.reshape(-1)
-            scale_b = scale_b[:, 0] if is_of_groups(scale_b) else scale_b
-        elif scale_a is not None:
-            flat = flat_rows(scale_a)
-            scale_a = flat_rows(scale_a.contiguous()) if flat is None else flat
-        return cls(a, b, out, rows.sizes, scale_a, scale_b)
-
-
-def is_of_groups(scale_b: Tensor) -> bool:
-    """Whether one factor serves all columns of a group."""
-    return scale_b.stride(1) == 0
 
 
 def match_form(product: Product, out: Tensor) -> Form | None:
     """The form of a checked product if the kernel computes it from the operands as they are, else None.
 
     The kernel takes modes "m" and "k", 8-bit operands with scales where the depth of both is contiguous, and 16-bit
-    operands; scales of rows and columns, or of blocks as in ``BLOCKS`` and ``LINES``; no bias, no kept tail. It adds to
-    float32 results alone: with other dtypes the hardware would round twice. Extents of contiguous dimensions are
-    multiples of 8, except the extent that groups divide; addresses and other strides are multiples of 16 bytes, except
-    for scales of blocks. In mode "k" groups of 8-bit operands must be whole blocks: this is known if blocks do not
-    restart at groups. Counted groups are at equal distances.
+    operands; scales of rows and columns, or of blocks as in ``BLOCKS`` and ``LINES``; no bias, no kept tail. With
+    16-bit operands in mode "m" it gathers rows of A, and has the epilogues with an activation, for 16-bit results. It
+    adds to float32 results alone: with other dtypes the hardware would round twice. Extents of contiguous dimensions
+    are multiples of 8, except the extent that groups divide; addresses and other strides are multiples of 16 bytes,
+    except for scales of blocks. In mode "k" groups of 8-bit operands must be whole blocks: this is known if blocks do
+    not restart at groups. Counted groups are at equal distances.
     """
     views = Views.of(product, out)
     form = views and _form_of(product, views)
@@ -174,15 +138,20 @@ def match_form(product: Product, out: Tensor) -> Form | None:
 
 def _form_of(product: Product, views: Views) -> Form | None:
     """The form of a product, from operands as they are or from copies; None if the kernel has no such form."""
-    a, b, c, offs, scale_a, scale_b = views
+    a, b, c, offs, scale_a, scale_b, layer = views
     epilogue, scaling = product.epilogue, product.scaling.name or ROW
-    if a.dtype not in DTYPES or epilogue.bias is not None or epilogue.keep_tail or product.shuffled:
+    activates = isinstance(epilogue, Gated | GatedBackward)
+    if a.dtype not in DTYPES or epilogue.bias is not None or product.shuffled:
+        return None
+    if (activates or layer is not None) and not _is_of_a_layer(product, views):
+        return None
+    if epilogue.keep_tail and not activates:
         return None
     if a.dim() != 2 or b.dtype != a.dtype:  # a ragged N; float8_e5m2 beside float8_e4m3fn
         return None
     if epilogue.accumulates and (b.dim() != 2 or c.dtype != torch.float32):
         return None
-    along, counted = "m" if b.dim() == 3 else "k", type(product.rows) is Counts
+    along, counted = "k" if b.dim() == 2 else "m", type(product.rows) is Counts
     eight_bits, block_scaled = a.element_size() == 1, scaling == {"m": BLOCKS, "k": LINES}[along]
     if eight_bits != (scale_a is not None) or not (scaling == ROW or block_scaled):
         return None
@@ -194,7 +163,7 @@ def _form_of(product: Product, views: Views) -> Form | None:
         return None
     if not (offs.numel() and a.numel() and b.numel() and c.numel()):
         return None
-    total = a.shape[0] if along == "m" else b.shape[0]
+    total = c.shape[0] if along == "m" else b.shape[0]
     if total > WINDOW_ROWS or c.shape[-1] % 8 or not _has_descriptor(c, c.dim() - 1):
         return None
     if along == "m" and a.shape[1] % 8:
@@ -206,8 +175,33 @@ def _form_of(product: Product, views: Views) -> Form | None:
         operand_bytes=a.element_size(),
         rows="counts" if counted else "ends",
         scaling=scales,
-        epilogue="add" if epilogue.accumulates else "store",
+        epilogue=_epilogue_of(product),
         index_bytes=offs.element_size(),
+        load="tma" if layer is None or layer[0] is None else "gather",
+        activation=epilogue.activation if activates else None,
+    )
+
+
+def _epilogue_of(product: Product) -> str:
+    """The name of a product's epilogue."""
+    epilogue = product.epilogue
+    if type(epilogue) is Gated:
+        return GATED if epilogue.pre is None else GATED_PRE
+    return GATED_BACKWARD if type(epilogue) is GatedBackward else "add" if epilogue.accumulates else "store"
+
+
+def _is_of_a_layer(product: Product, views: Views) -> bool:
+    """Whether the kernel can compute a layer's product: of operands of 16 bits, whose other tensors it can describe."""
+    c, (index, pre, weights, activated, dots) = views.c, views.layer or (None,) * 5
+    described = [each for each in (pre, activated) if each is not None]
+    return (
+        views.a.element_size() == 2
+        and product.b.dim() == 3
+        and (c.element_size() == 2 or type(product.epilogue) not in (Gated, GatedBackward))
+        and all(each.dtype == c.dtype and _has_descriptor(each, each.dim() - 1) for each in described)
+        and all(each is None or each.is_contiguous() for each in (index, weights))
+        and (dots is None or dots.stride(1) == 1)
+        and (pre is None or not product.epilogue.interleaved)  # pre is stored and read with the gate's columns first
     )
 
 
@@ -215,7 +209,7 @@ def _is_read(form: Form, views: Views) -> bool:
     """Whether a kernel of a form can read the operands as they are."""
     a, b = views.a, views.b
     if form.along == "m":
-        return _has_descriptor(a, 1) and _has_descriptor(b, 1 if form.b_major == "k" else 2)
+        return _has_descriptor(a, 1) and _has_descriptor(b, 1 if form.b_major == "k" else b.dim() - 1)
     if form.operand_bytes == 1:
         whole = form.scaling == "blocks" and not blocks_restart(views.scale_a, b.shape[0], views.offs.shape[0])
         return whole and _has_descriptor(a, 1) and _has_descriptor(b, 0)
@@ -277,9 +271,10 @@ class Plan:
 
     def run(self, product: Product, out: Tensor) -> None:
         """Launch on the current stream. Writes zeros to the tail, and nothing to rows that do not count."""
-        a, b, c, offs, scale_a, scale_b = Views.of(product, out)
+        a, b, c, offs, scale_a, scale_b, layer = Views.of(product, out)
         counter = counters.take(out.device) if self._dynamic else None
-        self._function(a, b, c, offs, self._clusters, scale_a, scale_b, counter)
+        more = () if layer is None else (layer,)
+        self._function(a, b, c, offs, self._clusters, scale_a, scale_b, counter, *more)
 
 
 class CopyingPlan(Plan):
@@ -361,16 +356,26 @@ def choose(form: Form, rows: float, size: tuple[int, int], depth: int, groups: i
         groups: their number.
         gpu: the GPU that runs it; None if unknown.
     """
-    estimate = time_model.fastest(*_asked(form, rows, size, depth, groups), gpu, "cute")
+    estimate = _fastest(form, *_asked(form, rows, size, depth, groups), gpu)
     if estimate:
-        return estimate.config
+        return estimate.config if form.activation is None else estimate.config.fitted(form)
     # No estimate: too few rows, or the model was not fitted to such a GPU, or not with 8-bit operands.
     low = form.along == "m" and rows <= FEW_ROWS
     if form.operand_bytes == 1:
         # Half the bytes at twice the rate: reads matter more than with 16 bits, so the tile is wide.
         large = LARGE_BLOCK_SCALED if form.scaling == "blocks" else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
         return CuteConfig(64, 128, 128, 1, 8, PINGPONG) if low else large
-    return CuteConfig(64, 128, 128, 1, 4, PINGPONG) if low else CuteConfig(128, 192, 64, 2, 4, PINGPONG)
+    found = CuteConfig(64, 128, 128, 1, 4, PINGPONG) if low else CuteConfig(128, 192, 64, 2, 4, PINGPONG)
+    return next(config for each in (found, *CONFIGS) if (config := each.fitted(form)).why_not(form) is None)
+
+
+def _fastest(form: Form, kind: Kind, extents: Extents, gpu: Gpu | None) -> time_model.Estimate | None:
+    """The fastest estimate of this kernel whose configuration a form can have. An activation's epilogue is not counted:
+    its product is, with all columns of gate and up."""
+    if form.activation is None:
+        return time_model.fastest(kind, extents, gpu, "cute")
+    found = (each for each in time_model.ranking(kind, extents, gpu) if each.backend == "cute")
+    return next((each for each in found if each.config.fitted(form).why_not(form) is None), None)
 
 
 def _asked(form: Form, rows: float, size: tuple[int, int], depth: int, groups: int) -> tuple[Kind, Extents]:

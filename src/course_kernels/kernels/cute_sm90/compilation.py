@@ -4,8 +4,9 @@ import cutlass
 from cutlass import Float32, Int32, Int64, cute
 
 from course_kernels.kernels.cute_sm90.config import CuteConfig
-from course_kernels.kernels.cute_sm90.form import Form
-from course_kernels.kernels.cute_sm90.kernel import HopperGroupedGemm
+from course_kernels.kernels.cute_sm90.form import GATED_BACKWARD, Form
+from course_kernels.kernels.cute_sm90.kernel import HopperGroupedGemm, HopperLayerGemm
+from course_kernels.kernels.cute_sm90.operands import Layer
 
 IN_DTYPES = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float8_e4m3fn": cutlass.Float8E4M3FN}
 OUT_DTYPES = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float32": cutlass.Float32}
@@ -27,10 +28,11 @@ def compile_for(
 
     Returns:
         A callable of torch tensors ``(a, b, c, offs, clusters, scale_a, scale_b, counter)``, the last three None where
-        there are none, as in ``HopperGroupedGemm.__call__``. It launches ``clusters``, an int, on torch's current
-        stream; each SM holds one CTA. No extent may be 0, or over 2**30 where groups divide it. Extents of contiguous
-        dimensions are multiples of 8, but not that which groups divide; pointers, and strides of the others, of 16
-        bytes. For scale_a, and scales of blocks, these two rules do not hold.
+        there are none, as in ``HopperGroupedGemm.__call__``; if the form has others, one more, a tuple with the fields
+        of ``operands.Layer``. It launches ``clusters``, an int, on torch's current stream; each SM holds one CTA. No
+        extent may be 0, or over 2**30 where groups divide it. Extents of contiguous dimensions are multiples of 8, but
+        not that which groups divide; pointers, and strides of the others, of 16 bytes. For scale_a, and scales of
+        blocks, these two rules do not hold.
 
     Raises:
         ValueError: there is no kernel of this form, or none with this configuration, or for these dtypes.
@@ -39,7 +41,7 @@ def compile_for(
         Sums of 8-bit operands leave the tensor cores' few bits after every block of K, see ``mainloop.multiply_apart``.
     """
     element = IN_DTYPES[dtype]
-    gemm = HopperGroupedGemm(config, form)
+    gemm = (HopperLayerGemm if form.has_others else HopperGroupedGemm)(config, form)
     if form.operand_bytes != element.width // 8:
         raise ValueError(
             f"operand_bytes must be {element.width // 8} where dtype is {dtype!r}, got {form.operand_bytes}"
@@ -62,10 +64,12 @@ def compile_for(
         across = int(form.b_major == "k")  # depth is contiguous, not lines
         tensors = fake(element, (M, total), across), fake(element, (total, N), 1 - across), fake(out, (groups, M, N), 2)
     else:
+        rows = cute.sym_int() if form.load == "gather" else total
+        b_shape = (groups, K, 2, N) if form.halves == 2 else (groups, K, N)
         tensors = (
-            fake(element, (total, K), 1),
-            fake(element, (groups, K, N), 1 if form.b_major == "k" else 2),
-            fake(out, (total, N), 1),
+            fake(element, (rows, K), 1),
+            fake(element, b_shape, 1 if form.b_major == "k" else len(b_shape) - 1),
+            fake(out, (total, form.pre_halves, N), 2) if form.epilogue == GATED_BACKWARD else fake(out, (total, N), 1),
         )
     scales = ()
     if form.scaling in ("lines", "groups"):
@@ -82,6 +86,12 @@ def compile_for(
     if config.dynamic:
         counter = cute.runtime.make_fake_tensor(cutlass.Float64, (1,), stride=(1,), assumed_align=8)
         scales = *(scales or (None, None)), counter
+    if form.has_others:
+        scales = (
+            *scales,
+            *(None,) * (3 - len(scales)),
+            _layer(form, total, N, lambda *shape: fake(out, shape, len(shape) - 1)),
+        )
     return cute.compile[(cute.GPUArch(f"sm_{sm}"), cute.EnableTVMFFI(True), *options)](
         gemm,
         *tensors,
@@ -90,3 +100,21 @@ def compile_for(
         cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),
         *scales,
     )
+
+
+def _layer(form: Form, total, columns, fake_result) -> Layer:
+    """The tensors of a layer's product; ``fake_result`` makes one of the result's dtype."""
+    vector = dict(stride=(1,), assumed_align=4)
+    found = Layer()
+    if form.load == "gather":
+        found = found._replace(index=cute.runtime.make_fake_tensor(Int32, (total,), **vector))
+    if form.stores > 1:
+        found = found._replace(pre=fake_result(total, form.pre_halves, columns))
+    if form.epilogue == GATED_BACKWARD:
+        dots = (total, cute.sym_int())
+        found = found._replace(
+            weights=cute.runtime.make_fake_tensor(Float32, (total,), **vector),
+            activated=fake_result(total, columns),
+            dots=cute.runtime.make_fake_tensor(Float32, dots, stride=(cute.sym_int64(), 1), assumed_align=4),
+        )
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from course_kernels.kernels.cute_sm90.form import Form
+from course_kernels.kernels.cute_sm90.form import GATED_BACKWARD, Form
 
 # Rows of one wgmma, threads of the warp group that issues it.
 MMA_ROWS = 64
@@ -135,13 +135,31 @@ class CuteConfig:
         return stages + (max(0, -(-scales // 1024) - 1) * 1024 if form.scaling == "blocks" else 0)
 
     def store_blocks(self, form: Form) -> int:
-        """Number of blocks of C that each of the two warp groups stages."""
+        """Number of blocks of C that each of the two warp groups stages, in sets of those that are stored together.
+        Where an activation's argument is read through them there are two sets: one is read and stored while the other
+        is loaded."""
+        if form.epilogue == GATED_BACKWARD:
+            return 2 * form.stores
         room = SHARED_BYTES - self.stage_bytes(form)
-        return max(1, min(room // (2 * MMA_ROWS * self.store_row_bytes), self.most_stores))
+        count = min(room // (2 * MMA_ROWS * self.store_row_bytes), self.most_stores)
+        return max(1, count // form.stores) * form.stores
 
     def shared_bytes(self, form: Form) -> int:
         """Shared memory of the stages and of the blocks of C, in bytes."""
         return self.stage_bytes(form) + 2 * self.store_blocks(form) * MMA_ROWS * self.store_row_bytes
+
+    def fitted(self, form: Form) -> CuteConfig:
+        """This configuration with blocks of C as an activation's epilogue wants them: they divide a tile's columns of
+        C, half as many as of the product if there is a gate, and there is room for a set of them, or for two."""
+        if form.activation is None:
+            return self
+        found = replace(self, most_stores=max(self.most_stores, 2 * form.stores))
+        divide = all(shape.tile_n // form.halves % (self.store_row_bytes // 2) == 0 for shape in self.shapes)
+        if form.epilogue == GATED_BACKWARD or not divide or found.shared_bytes(form) > SHARED_BYTES:
+            found = replace(found, store_row_bytes=64)
+        while found.stages > 2 and found.shared_bytes(form) > SHARED_BYTES:
+            found = replace(found, stages=found.stages - 1)
+        return found
 
     def why_not(self, form: Form) -> str | None:
         """The reason why no kernel of a form can have this configuration; None if one can."""
@@ -166,6 +184,12 @@ class CuteConfig:
             return f"at most 208 accumulators fit into a thread's registers, got {self.accumulators(form)}"
         if self.store_row_bytes not in (64, 128):
             return f"store_row_bytes is 64 or 128, got {self.store_row_bytes}"
+        if self.tile_n // form.halves % (self.store_row_bytes // 2):
+            return f"store_row_bytes is 64 where a tile has {self.tile_n} columns of gate and up, got 128"
+        if form.halves == 2 and form.b_major == "n" and self.tile_n % 128:
+            return f"tile_n is 128 or 256 where columns of gate and up are contiguous, got {self.tile_n}"
+        if form.epilogue == GATED_BACKWARD and (self.store_row_bytes != 64 or self.tile_n < 128):
+            return f"blocks of 64 bytes and tile_n from 128 on where an activation's argument is read, got {self.name}"
         if self.cluster not in (1, 2):
             return f"a cluster has one or two CTAs, got {self.cluster}"
         if self.last_tile_n and not self.last_tile_n < self.tile_n:
@@ -256,7 +280,7 @@ def configs_for(form: Form) -> tuple[CuteConfig, ...]:
 
     Returns:
         `CONFIGS`; `CONFIGS_8_BIT` for elements of one byte, or `CONFIGS_BLOCK_SCALED` if their blocks have scales;
-        along "k" the constants of these names with `_ALONG_K`.
+        along "k" the constants of these names with `_ALONG_K`. With an activation, those that can be `fitted` to it.
 
     Raises:
         ValueError: there is no kernel of this form.
@@ -267,4 +291,7 @@ def configs_for(form: Form) -> tuple[CuteConfig, ...]:
         return CONFIGS_BLOCK_SCALED_ALONG_K if blocks else CONFIGS_8_BIT_ALONG_K
     if form.operand_bytes == 1:
         return CONFIGS_BLOCK_SCALED if blocks else CONFIGS_8_BIT
+    if form.activation is not None:
+        fitted = dict.fromkeys(config.fitted(form) for config in CONFIGS)
+        return tuple(config for config in fitted if config.why_not(form) is None)
     return CONFIGS if form.along == "m" else CONFIGS_ALONG_K

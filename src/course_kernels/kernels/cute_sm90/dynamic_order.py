@@ -52,7 +52,11 @@ class Place(NamedTuple):
 
 @cute.jit
 def make_order(
-    config: cutlass.Constexpr, counter: cute.Tensor | None, numbers: cute.Pointer, barriers: cute.Pointer
+    config: cutlass.Constexpr,
+    counter: cute.Tensor | None,
+    numbers: cute.Pointer,
+    barriers: cute.Pointer,
+    gatherers: cutlass.Constexpr[int] = 0,
 ) -> Order:
     """Set up the barriers; the cluster has to be synchronized before they are used.
 
@@ -62,11 +66,13 @@ def make_order(
             wait for the answer immediately.
         numbers: room for ``SLOTS`` int32 in shared memory.
         barriers: room for twice as many int64.
+        gatherers: warps of each CTA that gather rows, and count tiles for that.
     """
     if cutlass.const_expr(not config.dynamic):
         return Order()
-    # All warps that multiply, and the loading warps of all CTAs except the first, which already knows the numbers.
-    readers = config.cluster * (2 * WARP_GROUP // 32) + config.cluster - 1
+    # All warps that multiply or gather, and the loading warps of all CTAs except the first, which already knows the
+    # numbers.
+    readers = config.cluster * (2 * WARP_GROUP // 32 + gatherers) + config.cluster - 1
     if cute.arch.thread_idx()[0] == 0:
         for slot in cutlass.range_constexpr(SLOTS):
             cute.arch.mbarrier_init(barriers + slot, 1)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-LOAD, SCALES, ZEROS, IDLE = "load", "scales", "zeros", "idle"
+from course_kernels.kernels.codes import Activation
+
+LOAD, GATHER, SCALES, ZEROS, IDLE = "load", "gather", "scales", "zeros", "idle"
+# Epilogues with an activation.
+GATED, GATED_PRE, GATED_BACKWARD = "gated", "gated_pre", "gated_backward"
 
 
 class Form(NamedTuple):
@@ -19,9 +23,13 @@ class Form(NamedTuple):
         scaling: "none"; "lines", factors of the product's rows and columns; "groups", of its rows, and one for all
             columns of a group; "blocks", of 128 along K by 1 row of A or 128 columns of B, along "k" 1 column of B.
         epilogue: "store"; or "add", along "k" only: add to C, which is float32 and keeps the result of an empty group.
-            Each element is in one tile, so the sums are the same in every run.
+            Each element is in one tile, so the sums are the same in every run. Along "m", for 16-bit operands: "gated"
+            stores an activation of the sums, "gated_pre" the sums, too, and "gated_backward" the gradient of an
+            activation's argument, from the sums, which are that of its result.
         index_bytes: of an end or a count, 4 or 8.
         whole_rounds: the number of blocks along K is a multiple of the stages; only with ``CuteConfig.in_rounds``.
+        load: "tma"; or "gather": an index says which row of A each row of the product has; along "m" only.
+        activation: of the epilogue, None where it has none.
     """
 
     along: str = "m"
@@ -32,6 +40,8 @@ class Form(NamedTuple):
     epilogue: str = "store"
     index_bytes: int = 4
     whole_rounds: bool = False
+    load: str = "tma"
+    activation: Activation | None = None
 
     @property
     def stages_scales(self) -> bool:
@@ -44,9 +54,31 @@ class Form(NamedTuple):
         return self.rows == "ends" and self.epilogue == "store"
 
     @property
+    def has_others(self) -> bool:
+        """Whether the product has tensors that only a layer's products have: an index, an activation's argument."""
+        return self.load == "gather" or self.stores > 1
+
+    @property
+    def pre_halves(self) -> int:
+        """Halves of the activation's argument: 2 where it has a gate, else 1; 0 without an activation."""
+        return 0 if self.activation is None else 1 + self.activation.gated
+
+    @property
+    def halves(self) -> int:
+        """Columns of the product for each column of C: 2 where C is an activation of gate and up, else 1."""
+        return self.pre_halves if self.epilogue in (GATED, GATED_PRE) else 1
+
+    @property
+    def stores(self) -> int:
+        """Blocks that are stored for each block of the result's columns."""
+        return 1 + self.pre_halves * (self.epilogue in (GATED_PRE, GATED_BACKWARD))
+
+    @property
     def loading_warps(self) -> tuple[str, ...]:
         """The role of each warp of the loading warp group. Warps of one role are neighbours."""
         others = ZEROS if self.writes_zeros else IDLE
+        if self.load == "gather":
+            return LOAD, GATHER, GATHER, others
         return LOAD, SCALES if self.stages_scales else others, others, others
 
     def check(self) -> None:
@@ -68,7 +100,17 @@ class Form(NamedTuple):
                     f"scaling must be 'none' where along is 'k' and operands have 16 bits, got {self.scaling!r}"
                 )
         elif self.epilogue == "add":
-            raise ValueError("epilogue must be 'store' where along is 'm', got 'add'")
+            raise ValueError("epilogue must not be 'add' where along is 'm'")
+        activates = self.epilogue not in ("store", "add")
+        if activates != (self.activation is not None):
+            raise ValueError(f"activation goes with the epilogues that have one, got {self.activation!r}")
+        for name, special in (("epilogue", activates), ("load", self.load == "gather")):
+            plain = self.along == "m" and not eight_bits and self.rows == "ends" and self.scaling == "none"
+            if special and not plain:
+                raise ValueError(
+                    f"{name} must be {_VALUES[name][0]!r} unless along is 'm', rows are 'ends', operands have 16 bits "
+                    f"and no scales, got {getattr(self, name)!r}"
+                )
         if self.scaling == "blocks" and not eight_bits:
             raise ValueError("scaling must not be 'blocks' where operands have 16 bits")
 
@@ -79,6 +121,7 @@ _VALUES = {
     "operand_bytes": (2, 1),
     "rows": ("ends", "counts"),
     "scaling": ("none", "lines", "groups", "blocks"),
-    "epilogue": ("store", "add"),
+    "epilogue": ("store", "add", GATED, GATED_PRE, GATED_BACKWARD),
     "index_bytes": (4, 8),
+    "load": ("tma", "gather"),
 }

@@ -16,10 +16,12 @@ from course_kernels.kernels.cute_sm90.block_scales import BlockScales, StageScal
 from course_kernels.kernels.cute_sm90.blockwise import multiply_blocks, multiply_lines
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig
 from course_kernels.kernels.cute_sm90.dynamic_order import SLOTS, Order, Place
+from course_kernels.kernels.cute_sm90.epilogues.gated import Gated, GatedBackward, Others
 from course_kernels.kernels.cute_sm90.epilogues.scaled import Scales
-from course_kernels.kernels.cute_sm90.epilogues.store import EPILOGUES
+from course_kernels.kernels.cute_sm90.epilogues.store import Add, Store
 from course_kernels.kernels.cute_sm90.epilogues.zeros import write_zeros
-from course_kernels.kernels.cute_sm90.form import LOAD, SCALES, ZEROS, Form
+from course_kernels.kernels.cute_sm90.form import GATED, GATED_BACKWARD, GATED_PRE, GATHER, LOAD, SCALES, ZEROS, Form
+from course_kernels.kernels.cute_sm90.loads.gather import gather_all
 from course_kernels.kernels.cute_sm90.loads.tma import load_tile
 from course_kernels.kernels.cute_sm90.mainloop import (
     ShapeOps,
@@ -29,15 +31,19 @@ from course_kernels.kernels.cute_sm90.mainloop import (
     multiply_tile,
     stages_of,
 )
+from course_kernels.kernels.cute_sm90.operands import Layer
 from course_kernels.kernels.cute_sm90.ragged_descriptor import make_ragged
 from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, blocks_at, find_tile, first_window
 from course_kernels.kernels.cute_sm90.stages import make_ring, skip_stages
 
-# A thread's registers: 40 and twice 232, times 128 threads, are no more than an SM's 65,536.
-LOADING_REGISTERS = 40
-MULTIPLYING_REGISTERS = 232
+# A thread's registers where it loads, and where it multiplies: 40 and twice 232, or 56 and twice 224, times 128
+# threads, are what a launch gets, no more than an SM's 65,536. Warps that gather rows need the more, except beside one
+# epilogue, which needs them itself.
+REGISTERS, REGISTERS_WITH_GATHERING = (40, 232), (56, 224)
 # Named barriers from here on give ping-pong's warp groups their turns; those below belong to the epilogue.
 TURN = 3
+
+EPILOGUES = {"store": Store, "add": Add, GATED: Gated, GATED_PRE: Gated, GATED_BACKWARD: GatedBackward}
 
 
 class HopperGroupedGemm:
@@ -59,6 +65,7 @@ class HopperGroupedGemm:
             raise ValueError(f"config: {reason}")
         self.config, self.form, self.epilogue = config, form, EPILOGUES[form.epilogue](config, form)
         self.warps, self.skips_stages = form.loading_warps, config.in_rounds(form) and not form.whole_rounds
+        self.gatherers = self.warps.count(GATHER)
         # The warps that write zeros for empty groups follow the progress of the loads.
         self.counts_loads = form.along == "k" and form.writes_zeros
         # Which operands have their lines contiguous, not their depth.
@@ -83,8 +90,10 @@ class HopperGroupedGemm:
         Args:
             a: (total_m, K), K contiguous; along "k" (M, total_k), M contiguous, total_k where operands have 8 bits;
                 float16, bfloat16 or float8_e4m3fn.
-            b: (G, K, N), along "k" (total_k, N), ``b_major`` contiguous; of a's dtype.
-            c: (total_m, N); along "k" (G, M, N); N contiguous; float16, bfloat16 or float32.
+            b: (G, K, N), along "k" (total_k, N), ``b_major`` contiguous; of a's dtype. If gate and up are multiplied,
+                (G, K, 2, N).
+            c: (total_m, N); along "k" (G, M, N); N contiguous; float16, bfloat16 or float32. With an activation,
+                nothing is written to rows after the last group.
             offs: (G,) int32, or int64 where ``index_bytes`` is 8: rows, or lines along K, at which the groups end; or
                 counts, how many rows of each group count, of the total_m / G that it has.
             clusters: that are launched, from 1 up to as many as the GPU holds at one time. With fewer, other kernels
@@ -96,6 +105,23 @@ class HopperGroupedGemm:
                 (M, ceil(total_k / 128)) and (N, ceil(total_k / 128)), with any strides.
             counter: (1,) float64, 0, used by no other launch meanwhile, where the order is dynamic; 0 again afterwards.
         """
+        self.launch(a, b, c, offs, clusters, stream, scale_a, scale_b, counter, None)
+
+    @cute.jit
+    def launch(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        c: cute.Tensor,
+        offs: cute.Tensor,
+        clusters: Int32,
+        stream,
+        scale_a: cute.Tensor | None,
+        scale_b: cute.Tensor | None,
+        counter: cute.Tensor | None,
+        layer: Layer | None,
+    ):
+        """Do what ``__call__`` says, also with a layer's tensors."""
         config, form = self.config, self.form
         kind = BlockScales if cutlass.const_expr(form.scaling == "blocks") else Scales
         scales = None if cutlass.const_expr(scale_a is None) else kind(scale_a, scale_b)
@@ -105,15 +131,22 @@ class HopperGroupedGemm:
             b_lines = cute.make_tensor(b.iterator, cute.select(b.layout, [1, 0]))
             if cutlass.const_expr(self.a_across):
                 a_lines, b_lines = make_ragged(a_lines, 1), make_ragged(b_lines, 1)
+        elif cutlass.const_expr(form.halves == 2):
+            a_lines, b_lines = a, cute.make_tensor(b.iterator, cute.select(b.layout, [3, 1, 2, 0]))
         else:
             a_lines, b_lines = a, cute.make_tensor(b.iterator, cute.select(b.layout, [2, 1, 0]))
         pitch = config.stage_lines * config.tile_k
         operands = a_lines, b_lines, self.a_across, self.b_across
-        shapes = tuple(make_ops(each, pitch, *operands, each.product_cols(form)) for each in config.shapes)
+        shapes = tuple(
+            make_ops(each, pitch, *operands, each.product_cols(form), form.load == "gather", form.halves)
+            for each in config.shapes
+        )
         c_layout, c_atom, c_coords = self.epilogue.describe(c)
+        others = self.epilogue.describe_others(layer, c_layout)
         numbers = config.stages * config.stage_scales * form.stages_scales
         group_pitch = total // cute.size(offs) if cutlass.const_expr(form.rows == "counts") else None
-        problem = Problem(offs, total, M, cute.size(b, mode=[cute.rank(b) - 1]), K, group_pitch)
+        N = cute.size(b, mode=[cute.rank(b) - 1]) * form.halves
+        problem = Problem(offs, total, M, N, K, group_pitch)
 
         @cute.struct
         class Shared:
@@ -121,12 +154,16 @@ class HopperGroupedGemm:
             slots: cute.struct.MemRange[cutlass.Int64, 2 * SLOTS * config.dynamic]
             sent: cute.struct.MemRange[Int32, SLOTS * config.dynamic]
             loaded: cute.struct.MemRange[Int32, 1]
+            read_by_epilogue: cute.struct.MemRange[cutlass.Int64, self.epilogue.barrier_count]
             scales: cute.struct.Align[cute.struct.MemRange[Float32, numbers], 16]
             stages: cute.struct.Align[cute.struct.MemRange[a.element_type, config.stages * pitch], 1024]
             c_blocks: cute.struct.Align[cute.struct.MemRange[c.element_type, cute.cosize(c_layout)], 1024]
 
         self.shared = Shared
-        self.kernel(shapes, c_atom, c_coords, c, problem, scales, counter, c_layout).launch(
+        rows = None
+        if cutlass.const_expr(form.load == "gather"):
+            rows = a, layer.index
+        self.kernel(shapes, c_atom, c_coords, c, problem, scales, counter, c_layout, others, rows).launch(
             grid=(config.cluster, 1, clusters),
             block=(3 * WARP_GROUP, 1, 1),
             cluster=(config.cluster, 1, 1),
@@ -145,6 +182,8 @@ class HopperGroupedGemm:
         scales: Scales | BlockScales | None,
         counter: cute.Tensor | None,
         c_layout: cute.ComposedLayout,
+        others: Others | None,
+        rows: tuple[cute.Tensor, cute.Tensor] | None,
     ):
         """What every block does."""
         config, form, thread = self.config, self.form, cute.arch.thread_idx()[0]
@@ -154,20 +193,24 @@ class HopperGroupedGemm:
         if warp == 0:
             # Those of most tiles; others fetch theirs with their first loads.
             a, b = shapes[0].a, shapes[0].b
-            for atom in (a.atom, b.atom, a.half_atom, b.half_atom)[: 2 * config.cluster]:
+            atoms = (b.atom, b.half_atom) if a is None else (a.atom, b.atom, a.half_atom, b.half_atom)
+            for atom in atoms[: len(atoms) // 2 * config.cluster]:
                 cpasync.prefetch_descriptor(atom)
             cpasync.prefetch_descriptor(c_atom)
 
         storage = cutlass.memory.SmemAllocator().allocate(self.shared)
         shared = tuple(stages_of(ops, storage.stages.data_ptr()) for ops in shapes)
         c_shared = storage.c_blocks.get_tensor(c_layout.outer, swizzle=c_layout.inner)
-        ring = make_ring(config, storage.barriers.data_ptr(), LANES * self.warps.count(SCALES))
+        ring = make_ring(config, storage.barriers.data_ptr(), LANES * (self.warps.count(SCALES) + self.gatherers))
         staged = stage_scales_of(config, storage.scales.data_ptr()) if form.stages_scales else None
-        order = dynamic_order.make_order(config, counter, storage.sent.data_ptr(), storage.slots.data_ptr())
+        order = dynamic_order.make_order(
+            config, counter, storage.sent.data_ptr(), storage.slots.data_ptr(), self.gatherers
+        )
         # Tiles whose loads have begun. Before this zero other warps may read an old value, and write zeros too early.
         loaded = storage.loaded.data_ptr()
         if cutlass.const_expr(self.counts_loads) and thread == 0:
             cute.arch.store(loaded, Int32(0), sem="relaxed", scope="cta", ss="cta")
+        self.epilogue.set_up(storage.read_by_epilogue.data_ptr())
         # No CTA may write to the other's stages, or count on its barriers, before they are set up.
         cluster = (config.cluster, 1)
         pipeline.pipeline_init_arrive(cluster_shape_mn=cluster, is_relaxed=True)
@@ -175,8 +218,10 @@ class HopperGroupedGemm:
         pipeline.pipeline_init_wait(cluster_shape_mn=cluster)
 
         place = Place(cute.arch.block_idx()[2], Int32(0))
+        gathers = self.gatherers and form.epilogue != GATED_BACKWARD
+        registers = REGISTERS_WITH_GATHERING if gathers else REGISTERS
         if group == 0:
-            cute.arch.setmaxregister_decrease(LOADING_REGISTERS)
+            cute.arch.setmaxregister_decrease(registers[0])
             if warp == self.warps.index(LOAD):
                 state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
                 window, tile = find_tile(config, along, problem, window, place.number)
@@ -202,10 +247,12 @@ class HopperGroupedGemm:
                     load_all_scales(
                         config, problem, window, place.number, ring, scales, staged, self.warps.index(SCALES)
                     )
+                if cutlass.const_expr(self.gatherers):
+                    gather_all(config, form, problem, order, window, place, ring, *rows, storage.stages.data_ptr())
                 if cutlass.const_expr(ZEROS in self.warps):
                     write_zeros(config, along, self.warps.count(ZEROS), c, problem, loaded)
         else:
-            cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
+            cute.arch.setmaxregister_increase(registers[1])
             consumer = group - 1
             state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
             turns = tuple(
@@ -225,7 +272,7 @@ class HopperGroupedGemm:
                     if cutlass.const_expr(len(shapes) == 1) or tile.shape == i:
                         state, window, place = self.compute_tile(
                             config.shapes[i], shapes[i], shared[i], tile, ring, state, turns, problem, window,
-                            order, place, scales, staged, c_atom, c_coords, c_shared,
+                            order, place, scales, staged, c_atom, c_coords, c_shared, others,
                         )  # fmt: skip
                 place = dynamic_order.following(config, order, place)
                 window, tile = find_tile(config, along, problem, window, place.number)
@@ -251,6 +298,7 @@ class HopperGroupedGemm:
         c_atom: cute.CopyAtom,
         c_coords: cute.Tensor,
         c_shared: cute.Tensor,
+        others: Others | None,
     ) -> tuple[pipeline.PipelineState, Window, Place]:
         """Multiply and store a tile of one shape of ``CuteConfig.shapes``. Returns the state, the window of
         groups and the place after the tile; in ping-pong after the one that follows, the other warp group's."""
@@ -266,6 +314,7 @@ class HopperGroupedGemm:
             b_parts = cute.flat_divide(b_shared, (cols, config.tile_k))[None, None, None, 0, None]
         b_fragments = mma.make_fragment_B(thread_mma.partition_B(b_parts))
         acc = cute.make_rmem_tensor(mma.partition_shape_C((shape.tile_m, shape.tile_n)), Float32)
+        epilogue.prepare(shape, tile, c_shared, others)
         if cutlass.const_expr(config.schedule == PINGPONG):
             my_turn.arrive_and_wait()
         if cutlass.const_expr(form.stages_scales):
@@ -277,7 +326,9 @@ class HopperGroupedGemm:
         elif cutlass.const_expr(form.operand_bytes == 1):
             state = multiply_apart(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
         else:
-            state, done = multiply_tile(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
+            state, done = multiply_tile(
+                ring, state, mma, acc, a_fragments, b_fragments, tile.blocks, self.gatherers > 0
+            )
         if cutlass.const_expr(config.schedule == PINGPONG):
             other_turn.arrive()
             place = dynamic_order.following(config, order, place)
@@ -286,5 +337,28 @@ class HopperGroupedGemm:
         if cutlass.const_expr(form.operand_bytes > 1):
             finish_tile(ring, done)
         epilogue.begin(shape, tile, acc, scales)
-        epilogue.store_tile(shape, tile, acc, c_atom, c_coords, c_shared)
+        epilogue.store_tile(shape, tile, acc, c_atom, c_coords, c_shared, others)
         return state, window, place
+
+
+class HopperLayerGemm(HopperGroupedGemm):
+    """A product of a layer of experts that has other tensors: the form gathers rows of A, or stores or reads an
+    activation's argument."""
+
+    @cute.jit
+    def __call__(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        c: cute.Tensor,
+        offs: cute.Tensor,
+        clusters: Int32,
+        stream,
+        scale_a: cute.Tensor | None,
+        scale_b: cute.Tensor | None,
+        counter: cute.Tensor | None,
+        layer: Layer,
+    ):
+        """As for any product; ``layer`` has all that the form asks for. C is (total_m, 1 or 2, columns) for
+        "gated_backward", and A has any number of rows if they are gathered."""
+        self.launch(a, b, c, offs, clusters, stream, scale_a, scale_b, counter, layer)

@@ -24,27 +24,36 @@ def make_mma(
 
 
 class ShapeOps(NamedTuple):
-    """The operations for tiles of one shape: the multiplication, the loads of blocks of A and B, and their layouts in
-    stages."""
+    """The operations for tiles of one shape: the multiplication, the loads of blocks of A, if they come through TMA,
+    and of B, and the blocks' layouts in stages."""
 
     mma: cute.TiledMma
-    a: Load
+    a: Load | None
     b: Load
     a_layout: cute.ComposedLayout
     b_layout: cute.ComposedLayout
 
 
 def make_ops(
-    shape, pitch: int, a: cute.Tensor, b: cute.Tensor, a_across: bool, b_across: bool, product_cols: int
+    shape,
+    pitch: int,
+    a: cute.Tensor,
+    b: cute.Tensor,
+    a_across: bool,
+    b_across: bool,
+    product_cols: int,
+    gathered: bool = False,
+    halves: int = 1,
 ) -> ShapeOps:
     """Make the operations for one shape of ``CuteConfig.shapes``. A stage begins ``pitch`` elements after the one
-    before it, and has a block of A and one of B."""
+    before it, and has a block of A and one of B. ``gathered``: A is loaded without TMA; ``halves`` as in
+    ``make_load``, of B."""
     a_layout = shared_layout(a.element_type, shape.tile_m, shape.tile_k, shape.stages, a_across, pitch)
     b_layout = shared_layout(b.element_type, shape.tile_n, shape.tile_k, shape.stages, b_across, pitch)
     return ShapeOps(
         make_mma(a.element_type, product_cols, shape.sharing_groups, a_across, b_across),
-        make_load(a, a_layout, shape.tile_m, shape.tile_k, shape.cluster),
-        make_load(b, b_layout, shape.tile_n, shape.tile_k, shape.cluster),
+        None if gathered else make_load(a, a_layout, shape.tile_m, shape.tile_k, shape.cluster),
+        make_load(b, b_layout, shape.tile_n, shape.tile_k, shape.cluster, halves),
         a_layout,
         b_layout,
     )
@@ -83,16 +92,21 @@ def multiply_tile(
     a: cute.Tensor,
     b: cute.Tensor,
     blocks: Int32,
+    gathered: cutlass.Constexpr[bool] = False,
 ) -> tuple[pipeline.PipelineState, pipeline.PipelineState]:
     """Multiply a tile's ``blocks`` blocks into ``acc``. The last products and the last stage are left open: see
     ``finish_tile``. Returns the state after the tile, and that of the last stage. Called by the warp groups that share
-    the tile."""
+    the tile. What was ``gathered``, threads wrote, not TMA: products read it after a fence."""
     ring.consumer_wait(state)
+    if cutlass.const_expr(gathered):
+        cute.arch.fence_proxy("async.shared", space="cta")
     multiply_stage(mma, acc, a, b, state.index, True)
     done = state.clone()
     state.advance()
     for _ in cutlass.range(1, blocks, unroll=1):
         ring.consumer_wait(state)
+        if cutlass.const_expr(gathered):
+            cute.arch.fence_proxy("async.shared", space="cta")
         multiply_stage(mma, acc, a, b, state.index, False)
         # One stage's products stay in flight while the ones before them give their stage back.
         warpgroup.wait_group(1)

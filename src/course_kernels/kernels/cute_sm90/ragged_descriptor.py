@@ -15,9 +15,10 @@ ANY = 2**31 - 1
 
 
 def make_ragged(operand: cute.Tensor, ragged: cutlass.Constexpr[int]) -> cute.Tensor:
-    """Make the tensor that a ragged descriptor describes, of a matrix whose mode ``ragged``, 0 or 1, has the groups."""
+    """Make the tensor that a ragged descriptor describes, of a matrix whose mode ``ragged``, 0 or 1, has the groups. It
+    may be one of several matrices, a third mode."""
     pitch = operand.stride[ragged]
-    shape = tuple(LINES if mode == ragged else operand.shape[mode] for mode in (0, 1))
+    shape = tuple(LINES if mode == ragged else operand.shape[mode] for mode in range(cute.rank(operand)))
     layout = cute.make_layout((*shape, ANY, ANY), stride=(*operand.stride, 2**34 - pitch, pitch))
     return cute.make_tensor(operand.iterator, layout)
 

@@ -202,7 +202,9 @@ def test_the_kernel_has_no_source_but_that_of_the_key():
     for path in compiled_cache._SOURCES.rglob("*.py"):
         for line in path.read_text().splitlines():
             if "course_kernels" in line and line.startswith(("from", "import")):
-                assert line.startswith("from course_kernels.kernels.cute_sm90"), f"{path}: {line}"
+                of_key = "from course_kernels.kernels.cute_sm90", "from course_kernels.kernels.codes "
+                assert line.startswith(of_key), f"{path}: {line}"
+    assert not re.search(r"^(from|import) course_kernels", compiled_cache._CODES.read_text(), re.MULTILINE)
 
 
 def test_sources_that_changed_since_they_were_imported_are_not_what_is_compiled(compiles, monkeypatch):

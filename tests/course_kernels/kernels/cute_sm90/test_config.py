@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from course_kernels.kernels.codes import Activation, Function
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,
@@ -160,3 +161,61 @@ def test_eviction_is_part_of_the_name():
 def test_accumulators_of_the_largest_tiles_fit():
     assert CuteConfig(128, 192, schedule=PINGPONG).why_not(PLAIN) is None
     assert CuteConfig(256, 192, stages=3, schedule=COOPERATIVE).why_not(PLAIN) is None
+
+
+GATED = Form(epilogue="gated", activation=Activation(Function.SILU))
+UNGATED = Form(epilogue="gated", activation=Activation(Function.RELU2, gated=False))
+
+
+@pytest.mark.parametrize("epilogue", ["gated", "gated_pre", "gated_backward"])
+@pytest.mark.parametrize("form", [GATED, UNGATED, GATED._replace(b_major="n")])
+def test_configurations_fitted_to_an_activation(form, epilogue):
+    """Blocks of C divide a tile's columns, whole sets of them have room, and where the argument is read there are two
+    sets; and of every kind of configuration some are left."""
+    form = form._replace(epilogue=epilogue)
+    found = configs_for(form)
+    assert not [config.why_not(form) for config in found if config.why_not(form)]
+    assert {config.dynamic for config in found} == {False, True}
+    assert {config.tile_m for config in found} == {64, 128}
+    for config in found:
+        sets, rest = divmod(config.store_blocks(form), form.stores)
+        assert rest == 0
+        assert sets == 2 if epilogue == "gated_backward" else sets >= 1
+        assert config == config.fitted(form), "it is fitted once"
+        for shape in config.shapes:
+            assert shape.tile_n // form.halves % (config.store_row_bytes // 2) == 0
+
+
+def test_fitting():
+    wide = CuteConfig(128, 256, 64, 2, 4, COOPERATIVE)
+    assert wide.fitted(PLAIN) is wide
+    assert wide.fitted(GATED) == wide
+    # Three blocks of 64 bytes a row for each warp group where there is room for two of 128.
+    both = wide.fitted(GATED._replace(epilogue="gated_pre"))
+    assert (both.store_row_bytes, both.stages, both.store_blocks(GATED._replace(epilogue="gated_pre"))) == (64, 4, 3)
+    backward = GATED._replace(epilogue="gated_backward")
+    assert (wide.fitted(backward).stages, wide.fitted(backward).store_blocks(backward)) == (3, 6)
+    narrow = CuteConfig(128, 192, 64, 2, 4, PINGPONG)
+    assert narrow.fitted(GATED).store_row_bytes == 64, "96 columns of C"
+    assert narrow.fitted(UNGATED).store_row_bytes == 128
+
+
+@pytest.mark.parametrize(
+    ("config", "form", "said"),
+    [
+        (CuteConfig(128, 192, 64, 2, 4, PINGPONG), GATED, "store_row_bytes is 64 where a tile has 192 columns of gate"),
+        (
+            CuteConfig(128, 192, 64, 2, 4, PINGPONG, store_row_bytes=64),
+            GATED._replace(b_major="n"),
+            "tile_n is 128 or 256 where columns of gate and up are contiguous, got 192",
+        ),
+        (CuteConfig(128, 128, 64), GATED._replace(epilogue="gated_backward"), "blocks of 64 bytes and tile_n from 128"),
+        (
+            CuteConfig(128, 256, 64, 2, 4, COOPERATIVE),
+            GATED._replace(epilogue="gated_pre"),
+            "4 stages need 245760 bytes of shared memory",
+        ),
+    ],
+)
+def test_what_cannot_have_an_activation_is_said(config, form, said):
+    assert said in config.why_not(form)

@@ -27,14 +27,25 @@ class Load(NamedTuple):
     half_lines: cute.Tensor
 
 
-def make_load(operand: cute.Tensor, layout: cute.ComposedLayout, lines: int, depth: int, cluster: int) -> Load:
-    """Make the loads of blocks (lines, depth) of a whole operand to shared memory with a layout."""
-    block = cute.slice_(layout, (None, None, 0))
-    own = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), operand, block, (lines, depth))
+def make_load(
+    operand: cute.Tensor, layout: cute.ComposedLayout, lines: int, depth: int, cluster: int, halves: int = 1
+) -> Load:
+    """Make the loads of blocks (lines, depth) of a whole operand to shared memory with a layout. With two ``halves`` a
+    block has lines of gate, then as many of up, and the operand is (columns, K, 2, G)."""
+    block, tiler = cute.slice_(layout, (None, None, 0)), (lines, depth)
+    if halves == 2:
+        block, tiler = by_halves(block, lines, depth), (lines // 2, depth, 2)
+    own = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), operand, block, tiler)
     if cluster == 1:
         return Load(*own, *own)
     op = cpasync.CopyBulkTensorTileG2SMulticastOp()
-    return Load(*own, *cpasync.make_tiled_tma_atom(op, operand, block, (lines, depth), num_multicast=cluster))
+    return Load(*own, *cpasync.make_tiled_tma_atom(op, operand, block, tiler, num_multicast=cluster))
+
+
+def by_halves(block, lines: int, depth: int):
+    """A block (lines, depth), or blocks (lines, depth, stage), as (lines / 2, depth, half[, stage])."""
+    divided = cute.flat_divide(block, (lines // 2, depth))
+    return cute.select(divided, [0, 1, 2, *range(4, cute.rank(divided))])
 
 
 @cute.jit
@@ -58,11 +69,14 @@ def a_blocks(shape: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, a: 
 
 @cute.jit
 def b_blocks(shape: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, b: cute.Tensor) -> cute.Tensor:
-    """A tile's blocks of B."""
+    """A tile's blocks of B; of B in halves (columns, K, 2, G) those of gate and up."""
     if cutlass.const_expr(along == "k" and cute.rank(b) == 2):
         lines = cute.domain_offset((tile.col, first_depth(shape, tile)), b)
     elif cutlass.const_expr(along == "k"):
         lines = open_at(b, 1, tile.start, tile.end, tile.col)
+    elif cutlass.const_expr(cute.rank(b) == 4):
+        lines = cute.domain_offset((tile.col // 2, 0, 0), b[None, None, None, tile.group])
+        return cute.local_tile(lines, (shape.tile_n // 2, shape.tile_k, 2), (0, None, 0))
     else:
         lines = cute.domain_offset((tile.col, 0), b[None, None, tile.group])
     return cute.local_tile(lines, (shape.tile_n, shape.tile_k), (0, None))
@@ -72,7 +86,7 @@ def b_blocks(shape: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, b: 
 def loads_of(atom: cute.CopyAtom, part: Int32, parts: cutlass.Constexpr[int], blocks: cute.Tensor, shared: cute.Tensor):
     """Partition the blocks that ``parts`` CTAs load together. Returns a CTA's part: its target in each stage, and its
     source in each block."""
-    shared, blocks = cute.group_modes(shared, 0, 2), cute.group_modes(blocks, 0, 2)
+    shared, blocks = (cute.group_modes(each, 0, cute.rank(each) - 1) for each in (shared, blocks))
     return cpasync.tma_partition(atom, part, cute.make_layout(parts), shared, blocks)
 
 
@@ -102,7 +116,7 @@ def load_tile(
     tile: Tile,
     ring: pipeline.PipelineAsync,
     state: pipeline.PipelineState,
-    loads: tuple[Load, Load],
+    loads: tuple[Load | None, Load],
     shared: tuple[cute.Tensor, cute.Tensor],
     problem: Problem,
     order: Order,
@@ -116,17 +130,23 @@ def load_tile(
     A tile may start at any line, and lines outside the operand arrive as zeros. With groups along "m" the operands are
     (total_m, K) and (N, K, G). Rows of the next group are loaded, too, but their results are never stored. With groups
     along "k" both operands have ragged descriptors, so that the next group's depth arrives as zeros; but groups of
-    8-bit operands are whole blocks, and the operands are (M, total_k) and (N, total_k).
+    8-bit operands are whole blocks, and the operands are (M, total_k) and (N, total_k). Without a load of A, others
+    bring A (``loads.gather``).
     """
     claimed = claim(config, order)
     shape, (a_shared, b_shared) = config.shapes[number], shared
     element_bytes = a_shared.element_type.width // 8
-    ring = filled_by(ring, (shape.tile_m + shape.tile_n) * shape.tile_k * element_bytes)
-    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
     a, b = loads
-    a_own = loads_of(a.atom, 0, 1, a_blocks(shape, along, tile, a.lines), a_shared)
+    lines = shape.tile_n if cutlass.const_expr(a is None) else shape.tile_m + shape.tile_n
+    ring = filled_by(ring, lines * shape.tile_k * element_bytes)
+    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    if cutlass.const_expr(along == "m" and cute.rank(b.lines) == 4):
+        b_shared = cute.flat_divide(b_shared, (shape.tile_n // 2, shape.tile_k))[None, None, None, 0, None]
+    if cutlass.const_expr(a is not None):
+        a_own = loads_of(a.atom, 0, 1, a_blocks(shape, along, tile, a.lines), a_shared)
     b_own = loads_of(b.atom, 0, 1, b_blocks(shape, along, tile, b.lines), b_shared)
-    a_half = loads_of(a.half_atom, rank, shape.cluster, a_blocks(shape, along, tile, a.half_lines), a_shared)
+    if cutlass.const_expr(a is not None):
+        a_half = loads_of(a.half_atom, rank, shape.cluster, a_blocks(shape, along, tile, a.half_lines), a_shared)
     b_half = loads_of(b.half_atom, rank, shape.cluster, b_blocks(shape, along, tile, b.half_lines), b_shared)
     for k in cutlass.range(tile.blocks, unroll=1):
         if cutlass.const_expr(element_bytes == 1):
@@ -136,13 +156,16 @@ def load_tile(
             ring.producer_acquire(state)
         full = ring.producer_get_barrier(state)
         if cutlass.const_expr(shape.cluster == 1):
-            load_block(a.atom, a_own, k, state.index, full)
+            if cutlass.const_expr(a is not None):
+                load_block(a.atom, a_own, k, state.index, full)
             load_block(b.atom, b_own, k, state.index, full, streamed=shape.stream_b)
         elif tile.beside:
-            load_block(a.half_atom, a_half, k, state.index, full, BOTH)
+            if cutlass.const_expr(a is not None):
+                load_block(a.half_atom, a_half, k, state.index, full, BOTH)
             load_block(b.atom, b_own, k, state.index, full, streamed=shape.stream_b)
         else:
-            load_block(a.atom, a_own, k, state.index, full)
+            if cutlass.const_expr(a is not None):
+                load_block(a.atom, a_own, k, state.index, full)
             load_block(b.half_atom, b_half, k, state.index, full, BOTH, streamed=shape.stream_b)
         ring.producer_commit(state)
         state.advance()

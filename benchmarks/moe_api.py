@@ -1,0 +1,282 @@
+"""Measurements of ``moe_feed_forward``: layers of published models against their own products and against peers.
+
+"products" are the layer's own grouped products alone, two forward and six in a step, on rows that lie in order: what a
+layer would take if everything around them were free. "transformers" does what transformers' ``grouped_mm`` experts do,
+operation by operation. "liger" is Liger's fused layer, tuned by its own autotuner.
+
+Ours and its products are timed as CUDA graphs, too; peers as called, since a host read keeps Liger's out of a graph.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from course_kernels import grouped_mm, moe_feed_forward
+from course_kernels.bench import timing, zoo
+from course_kernels.bench.interface import WrongResult, is_out_of_memory, one_line
+from course_kernels.moe import Routing
+
+REPEATS = 15
+# Sizes of the main record: every model at two sizes, and all sizes of one.
+TOKENS = (1, 64, 256, 1024, 4096, 16384, 32768)
+SWEPT = "qwen3-30b-a3b"
+OTHERS = ("mixtral-8x7b", "deepseek-v2-lite", "deepseek-v3", "gpt-oss-20b", "glm-4.5-air", "granite-3.0-3b-a800m")
+OTHER_TOKENS = (64, 4096)
+SAMPLE = 24  # tokens and experts whose results are compared with float64
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layer.
+
+    Attributes:
+        model: its name in ``bench.zoo``.
+        tokens: T.
+        routing: "uniform", or "zipf": experts are loaded by rank ** -0.8.
+    """
+
+    model: str
+    tokens: int
+    routing: str
+
+
+class Layer:
+    """The tensors of a case: random weights, tokens and routing, and a gradient of the result."""
+
+    def __init__(self, case: Case, device: torch.device | str = "cuda", dtype: torch.dtype = torch.bfloat16):
+        (model,) = zoo.select_models([case.model])
+        self.E, self.k, self.H, self.I = model.experts, model.top_k, model.hidden, model.intermediate
+        generator = torch.Generator(device).manual_seed(case.tokens)
+
+        def draw(*shape: int, scale: float = 1.0) -> Tensor:
+            made = torch.randn(shape, generator=generator, dtype=torch.float32, device=device)
+            return (made * scale).to(dtype).requires_grad_()
+
+        load = torch.arange(1, self.E + 1, dtype=torch.float64, device=device) ** (-0.8 * (case.routing == "zipf"))
+        load = load[torch.randperm(self.E, generator=generator, device=device)].float()
+        self.x = draw(case.tokens, self.H)
+        self.gate_up = draw(self.E, 2 * self.I, self.H, scale=self.H**-0.5)
+        self.down = draw(self.E, self.H, self.I, scale=self.I**-0.5)
+        self.index = torch.multinomial(load.expand(case.tokens, -1), self.k, generator=generator)
+        weights = torch.rand(case.tokens, self.k, generator=generator, dtype=torch.float32, device=device)
+        self.weights = (weights / weights.sum(1, keepdim=True)).requires_grad_()
+        self.grad = draw(case.tokens, self.H).detach()
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """What gets gradients."""
+        return [self.x, self.gate_up, self.down, self.weights]
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """The arguments of a layer."""
+        return self.x, self.gate_up, self.down, self.index, self.weights
+
+    def flop(self, step: bool) -> int:
+        """FLOP of the products of the forward, or of a step."""
+        return 6 * self.x.shape[0] * self.k * self.H * self.I * (3 if step else 1)
+
+    def verify(self, forward: Callable[[], Tensor]) -> None:
+        """Compare the results of some tokens, and the gradients of these tokens and of one expert, with float64.
+
+        Raises:
+            WrongResult: naming what is wrong.
+        """
+        result = forward()
+        found = torch.autograd.grad(result, self.leaves, self.grad)
+        tokens = torch.arange(0, self.x.shape[0], max(1, self.x.shape[0] // SAMPLE), device=self.x.device)
+        expert = int(self.index[0, 0])
+        rows, choices = (self.index == expert).nonzero(as_tuple=True)
+        exact = self._exact(tokens, [int(e) for e in self.index[tokens].unique()])
+        self._compare("result", result[tokens], exact[0])
+        self._compare("the tokens' gradient", found[0][tokens], exact[1])
+        self._compare("the weights' gradient", found[3][tokens], exact[2])
+        gate_up, down = self._exact_expert(expert, rows, choices)
+        self._compare("gate_up's gradient", found[1][expert], gate_up)
+        self._compare("down's gradient", found[2][expert], down)
+
+    @staticmethod
+    def _compare(what: str, found: Tensor, exact: Tensor) -> None:
+        error = float((found.detach().double() - exact).norm() / exact.norm().clamp(min=1e-30))
+        if not error < 0.02:  # of 3 roundings to bfloat16, each at most 2**-9, in sums of random numbers: 0.004
+            raise WrongResult(f"{what} differs from float64 by {error:.4f} of its norm")
+
+    def _exact(self, tokens: Tensor, experts: list[int]) -> tuple[Tensor, ...]:
+        x = self.x.detach()[tokens].double().requires_grad_()
+        weights = self.weights.detach()[tokens].double().requires_grad_()
+        out = torch.zeros_like(x)
+        for e in experts:
+            rows, choices = (self.index[tokens] == e).nonzero(as_tuple=True)
+            gate, up = (x[rows] @ self.gate_up.detach()[e].double().mT).chunk(2, 1)
+            result = (functional.silu(gate) * up) @ self.down.detach()[e].double().mT
+            out = out.index_add(0, rows, result * weights[rows, choices][:, None])
+        out.backward(self.grad[tokens].double())
+        return out.detach(), x.grad, weights.grad
+
+    def _exact_expert(self, expert: int, rows: Tensor, choices: Tensor) -> tuple[Tensor, Tensor]:
+        gate_up, down = (each.detach()[expert].double().requires_grad_() for each in (self.gate_up, self.down))
+        gate, up = (self.x.detach()[rows].double() @ gate_up.mT).chunk(2, 1)
+        result = (functional.silu(gate) * up) @ down.mT * self.weights.detach()[rows, choices][:, None].double()
+        return torch.autograd.grad(result, [gate_up, down], self.grad[rows].double())
+
+
+# ---- ways to compute a layer
+
+
+def ours(layer: Layer) -> Callable[[], Tensor]:
+    """Call this library."""
+    return lambda: moe_feed_forward(*layer.operands)
+
+
+def transformers(layer: Layer) -> Callable[[], Tensor]:
+    """Do what transformers does with torch's ``grouped_mm``: sort, gather, multiply, activate, multiply, weight, put
+    back in order, sum."""
+    x, gate_up, down, index, weights = layer.operands
+    product = functional.grouped_mm
+
+    def forward() -> Tensor:
+        tokens, top_k = index.shape
+        order = torch.argsort(index.reshape(-1))
+        counts = torch.histc(index.reshape(-1).float(), bins=layer.E, min=0, max=layer.E - 1)
+        offs = torch.cumsum(counts, dim=0, dtype=torch.int32)
+        rows = x[order // top_k]
+        gate, up = product(rows, gate_up.mT, offs=offs).chunk(2, dim=-1)
+        result = product(functional.silu(gate) * up, down.mT, offs=offs)
+        result = result * weights.reshape(-1)[order][:, None]
+        back = torch.empty_like(order)
+        back[order] = torch.arange(order.shape[0], device=order.device)
+        return result[back].view(tokens, top_k, -1).sum(1).to(x.dtype)
+
+    return forward
+
+
+def liger(layer: Layer) -> Callable[[], Tensor]:
+    """Call Liger's fused layer.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    from liger_kernel.ops.fused_moe import LigerFusedMoEFunction
+
+    x, gate_up, down, index, weights = layer.operands
+    narrow = index.int()
+    return lambda: LigerFusedMoEFunction.apply(x, gate_up, down, narrow, weights)
+
+
+PEERS = {"transformers": transformers, "liger": liger}
+
+
+def products(layer: Layer, step: bool) -> Callable[[], None]:
+    """Make the layer's products alone."""
+    ends = Routing.of(layer.index, layer.E).ends
+    count, options = layer.index.numel(), dict(dtype=layer.x.dtype, device=layer.x.device)
+    rows, hidden, pre = (torch.randn(count, n, **options) for n in (layer.H, layer.I, 2 * layer.I))
+    gate_up, down = layer.gate_up.detach(), layer.down.detach()
+
+    def run() -> None:
+        grouped_mm(rows, gate_up.mT, offs=ends)
+        grouped_mm(hidden, down.mT, offs=ends)
+        if step:
+            grouped_mm(rows, down, offs=ends)
+            grouped_mm(pre, gate_up, offs=ends)
+            grouped_mm(rows.mT, hidden, offs=ends)
+            grouped_mm(pre.mT, rows, offs=ends)
+
+    return run
+
+
+# ---- the record
+
+
+def _passes(forward: Callable[[], Tensor], layer: Layer) -> dict[str, Callable[[], object]]:
+    def alone() -> Tensor:
+        with torch.no_grad():
+            return forward()
+
+    def step() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(forward(), layer.leaves, layer.grad)
+
+    return {"forward": alone, "step": step}
+
+
+def measure(case: Case, peers: bool = True) -> dict:
+    """Measure a case: µs of each way and pass, bytes kept for the backward, peaks, or the reason why not."""
+    layer = Layer(case)
+    ways: dict[str, Callable[[], Tensor]] = {"ours": ours(layer)}
+    failed: dict[str, str] = {}
+    for name, make in PEERS.items() if peers else ():
+        try:
+            ways[name] = make(layer)
+        except ImportError as error:
+            failed[name] = one_line(error)
+    timed: dict[str, Callable[[], object]] = {}
+    alone = {step: products(layer, step) for step in (False, True)}  # kept: the graphs read their operands
+    for step, call in alone.items():
+        timed[f"products {'step' if step else 'forward'}"] = timing.capture(call).replay
+    memory = {}
+    for name, forward in ways.items():
+        try:
+            layer.verify(forward)
+            memory[name] = _memory(forward, layer)
+            for pass_name, call in _passes(forward, layer).items():
+                timed[f"{name} {pass_name}"] = call
+                if name == "ours":
+                    timed[f"graph {pass_name}"] = timing.capture(call).replay
+        except Exception as error:
+            if not is_out_of_memory(error) and not isinstance(error, WrongResult):
+                raise
+            failed[name] = one_line(error)
+    times = {name: statistics.median(each) for name, each in timing.interleaved_us(timed, repeats=REPEATS).items()}
+    ideal = case.tokens * (2 * layer.H + 4 * layer.k * layer.I)
+    sizes = dict(E=layer.E, k=layer.k, H=layer.H, I=layer.I, kept_ideal=ideal)
+    return asdict(case) | sizes | dict(us=times, memory=memory, failed=failed)
+
+
+def _memory(forward: Callable[[], Tensor], layer: Layer) -> dict[str, int]:
+    """Bytes that a forward keeps for the backward, beside the result and counting x; and the peak of a step, above what
+    is there before, gradients included."""
+    gc.collect()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    result = forward()
+    tokens = layer.x.numel() * layer.x.element_size()
+    kept = torch.cuda.memory_allocated() - before - result.numel() * result.element_size() + tokens
+    torch.autograd.grad(result, layer.leaves, layer.grad)
+    torch.cuda.synchronize()
+    return dict(kept=kept, peak=torch.cuda.max_memory_allocated() - before)
+
+
+def cases() -> list[Case]:
+    """The cases of the record."""
+    found = [Case(SWEPT, tokens, routing) for tokens in TOKENS for routing in ("uniform", "zipf")]
+    return found + [Case(model, tokens, "uniform") for model in OTHERS for tokens in OTHER_TOKENS]
+
+
+def rows(keep: Callable[[dict], None] = lambda results: None) -> dict:
+    """Measure every case. ``keep`` gets the results so far after each one."""
+    found: list[dict] = []
+    for case in cases():
+        found.append(measure(case))
+        print(line(found[-1]), flush=True)
+        keep({"rows": found})
+        torch.cuda.empty_cache()
+    return {"rows": found}
+
+
+def line(row: dict) -> str:
+    """One line about a row: TFLOP/s of each way, and ours over the products'."""
+    flop = 6 * row["tokens"] * row["k"] * row["H"] * row["I"]
+    parts = [f"{row['model']} {row['tokens']} {row['routing']}:"]
+    for name, us in row["us"].items():
+        parts.append(f"{name} {us:.0f} µs {flop * (3 if 'step' in name else 1) / us / 1e6:.0f}")
+    for each in ("forward", "step"):
+        parts.append(f"{each} {row['us'][f'products {each}'] / row['us'][f'graph {each}']:.2f} of products")
+    return "; ".join(parts)

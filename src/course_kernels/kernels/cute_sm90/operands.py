@@ -1,0 +1,25 @@
+"""What a product of a layer reads and writes besides A, B and C."""
+
+from typing import NamedTuple
+
+from cutlass import cute
+
+
+class Layer(NamedTuple):
+    """Tensors of a layer's product; each is None where the form has no use for it.
+
+    Attributes:
+        index: (rows of C,) int32: the row of A that each row of the product has; with ``Form.load`` "gather".
+        pre: (rows of C, 1 or 2, columns): an activation's argument, with a gate before up, of C's dtype: written by
+            epilogue "gated_pre", read by "gated_backward".
+        weights: (rows of C,) float32, factors of the rows of an activation, for "gated_backward", like those below.
+        activated: (rows of C, columns): the activation times these factors is written there, in C's dtype.
+        dots: (rows of C, ceil(columns / 32)) float32: dot products of the sums and the activation, each of 32 columns
+            and without factors, are written there.
+    """
+
+    index: cute.Tensor | None = None
+    pre: cute.Tensor | None = None
+    weights: cute.Tensor | None = None
+    activated: cute.Tensor | None = None
+    dots: cute.Tensor | None = None

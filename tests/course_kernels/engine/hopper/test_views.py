@@ -1,0 +1,130 @@
+"""A product's tensors as the kernel in CuTe DSL takes them: a layer's, whose gate and up it finds apart."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.hopper.views import Views
+from course_kernels.engine.product import EACH, Counts, Ends, Gated, GatedBackward, Product, Store
+from course_kernels.kernels.codes import Activation, Function
+
+SWIGLU, RELU2 = Activation(Function.SILU), Activation(Function.RELU2, gated=False)
+OFFS = torch.tensor([3, 7], dtype=torch.int32)
+INDEX = torch.arange(16, dtype=torch.int32)
+
+
+def made(*shape, dtype=torch.bfloat16):
+    return torch.empty(shape, dtype=dtype)
+
+
+A, B = made(16, 32), torch.randn(2, 48, 32).bfloat16().mT
+
+
+def product(epilogue, b=B, index=None, a=A):
+    return Product(a, b, Ends(OFFS, index), epilogue=epilogue)
+
+
+def backward(activation, columns=48):
+    halves = 1 + activation.gated
+    return GatedBackward(
+        activation, False, made(16, halves * columns), made(16, dtype=torch.float32), made(16, columns),
+        made(16, -(-columns // 32), dtype=torch.float32),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("b", [B, B.contiguous()], ids=["columns", "rows"])
+def test_halves_of_weights(b, interleaved):
+    views = Views.of(product(Gated(SWIGLU, interleaved), b), made(16, 24))
+    gate, up = (b[..., ::2], b[..., 1::2]) if interleaved else b.chunk(2, 2)
+    assert torch.equal(views.b, torch.stack((gate, up), 2))
+    assert views.b.data_ptr() == b.data_ptr()
+    assert views.layer is None
+
+
+def test_what_a_layer_has_besides():
+    pre, out = torch.randn(16, 48), made(16, 24)
+    views = Views.of(product(Gated(SWIGLU, pre=pre), index=INDEX), out)
+    assert views.layer[0] is INDEX
+    assert torch.equal(views.layer[1], torch.stack(pre.chunk(2, 1), 1))
+    assert views.layer[2:] == (None, None, None)
+    assert views.c is out
+    views = Views.of(product(Gated(RELU2, pre=pre)), made(16, 48))
+    assert views.b is B
+    assert torch.equal(views.layer[1], pre[:, None])
+
+    epilogue, out = backward(SWIGLU), torch.randn(16, 96).bfloat16()
+    views = Views.of(product(epilogue), out)
+    assert torch.equal(views.c, torch.stack(out.chunk(2, 1), 1))
+    assert views.layer[0] is None
+    assert views.layer[1].shape == (16, 2, 48)
+    assert [*views.layer[2:]] == [epilogue.weights, epilogue.activated, epilogue.dots]
+    assert Views.of(product(backward(RELU2)), made(16, 48)).c.shape == (16, 1, 48)
+    assert Views.of(Product(A, B, Ends(OFFS, INDEX)), made(16, 48)).layer == (INDEX, None, None, None, None)
+
+
+def test_products_that_are_of_no_layer():
+    out = made(16, 48)
+    assert Views.of(Product(A, B, Ends(OFFS)), out) == (A, B, out, OFFS, None, None, None)
+    assert Views.of(Product(made(2, 3, 32), B, EACH), made(2, 3, 48)) is None
+    assert Views.of(Product(made(2, 3, 32), B, Counts(OFFS)), made(2, 3, 48)).layer is None
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "columns", "expected"),
+    [
+        (Gated(SWIGLU), 24, "gated"),
+        (Gated(SWIGLU, True), 24, "gated"),
+        (Gated(SWIGLU, pre=made(16, 48)), 24, "gated_pre"),
+        (Gated(RELU2, pre=made(16, 48)), 48, "gated_pre"),
+        (backward(SWIGLU), 96, "gated_backward"),
+        (backward(RELU2), 48, "gated_backward"),
+    ],
+    ids=["gated", "interleaved", "pre", "no gate", "backward", "no gate backward"],
+)
+def test_forms(epilogue, columns, expected):
+    for index in (None, INDEX):
+        form = cute.match_form(product(epilogue, index=index), made(16, columns))
+        assert (form.epilogue, form.activation, form.b_major) == (expected, epilogue.activation, "k")
+        assert form.load == ("tma" if index is None else "gather")
+    form.check()
+
+
+def test_gathered_rows_have_a_form_of_their_own():
+    form = cute.match_form(product(Store(), index=INDEX, a=made(5, 32)), made(16, 48))
+    assert (form.epilogue, form.load, form.activation) == ("store", "gather", None)
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "b", "index", "out"),
+    [
+        (Gated(SWIGLU, bias=made(2, 48)), B, None, made(16, 24)),
+        (Gated(SWIGLU, interleaved=True), B.contiguous(), None, made(16, 24)),
+        (Gated(SWIGLU, True, made(16, 48)), B, None, made(16, 24)),
+        (backward(SWIGLU)._replace(interleaved=True), B, None, made(16, 96)),
+        (Gated(SWIGLU), B, None, made(16, 24, dtype=torch.float32)),
+        (Gated(SWIGLU, pre=made(16, 48, dtype=torch.float32)), B, None, made(16, 24)),
+        (Gated(SWIGLU), torch.randn(2, 40, 32).bfloat16().mT, None, made(16, 20)),
+        (backward(SWIGLU)._replace(dots=made(2, 16, dtype=torch.float32).mT), B, None, made(16, 96)),
+        (backward(SWIGLU)._replace(weights=made(32, dtype=torch.float32)[::2]), B, None, made(16, 96)),
+        (Store(), B, made(32, dtype=torch.int32)[::2], made(16, 48)),
+        (Store(keep_tail=True), B, INDEX, made(16, 48)),
+    ],
+    ids=[
+        "bias",
+        "columns take turns",
+        "pre takes turns",
+        "gradients take turns",
+        "float32",
+        "pre of float32",
+        "columns",
+        "dots",
+        "weights",
+        "index",
+        "kept tail",
+    ],
+)
+def test_what_the_kernel_does_not_take(epilogue, b, index, out):
+    assert cute.match_form(product(epilogue, b, index), out) is None

@@ -1,0 +1,111 @@
+"""The Hopper kernel's parts for a layer of experts: what the compiler makes of them, without a GPU."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import pytest
+
+from course_kernels.kernels.codes import Activation, Function
+from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
+from course_kernels.kernels.cute_sm90.form import Form
+from in_flight import disassembled
+
+SWIGLU, RELU2 = Activation(Function.SILU), Activation(Function.RELU2, gated=False)
+# The most accumulators, one and two warp groups a tile.
+WIDE = CuteConfig(128, 256, 64, 2, 4, COOPERATIVE)
+TALL = CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=True)
+SMALL = CuteConfig(64, 128, 128, 1, 4, PINGPONG)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """PTX and machine code of a configuration, fitted to a form."""
+    pytest.importorskip("cutlass", reason="needs the cutlass extra")
+    from cutlass import cute
+    from cutlass.base_dsl.compiler import DumpDir
+
+    from course_kernels.kernels.cute_sm90.compilation import compile_for
+
+    folder = tmp_path_factory.mktemp("code")
+
+    @functools.cache
+    def compile_(config, form):
+        options = (cute.KeepPTX(True), cute.KeepCUBIN(True), DumpDir(str(folder)))
+        made = compile_for(config.fitted(form), form, "bfloat16", options=options)
+        return made.__ptx__, disassembled(made.__cubin__, folder)
+
+    return compile_
+
+
+def spills(code: tuple[str, str]) -> list[str]:
+    ptx, sass = code
+    return re.findall(r"\.local\b", ptx) + re.findall(r"\b(?:LDL|STL)\b", sass)
+
+
+def stores_of(ptx) -> list[int]:
+    """Dimensions of each store from shared memory."""
+    return [int(rank) for rank in re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\.global\.shared", ptx)]
+
+
+def loads_of(ptx) -> list[int]:
+    """Dimensions of each load through TMA."""
+    return [int(rank) for rank in re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\.shared::\S*global", ptx)]
+
+
+@pytest.mark.parametrize("config", [WIDE, TALL], ids=lambda config: config.name)
+@pytest.mark.parametrize("epilogue", ["gated", "gated_pre"])
+def test_an_activation_is_stored_at_once(compiled, config, epilogue):
+    form = Form(epilogue=epilogue, activation=SWIGLU)
+    ptx, sass = compiled(config, form)
+    assert spills((ptx, sass)) == []
+    fitted = config.fitted(form)
+    cols = fitted.store_row_bytes // 2
+    blocks = sum(each.tile_m // 64 // config.sharing_groups * (each.tile_n // 2 // cols) for each in config.shapes)
+    # Of C in the four dimensions of a ragged descriptor, of gate and up in one more.
+    of_pre = [5, 5] * (epilogue == "gated_pre")
+    assert stores_of(ptx) == [*of_pre, 4] * blocks
+    # A in two dimensions, B in four: gate and up in one box.
+    assert set(loads_of(ptx)) == {2, 4}
+    assert "st.global" not in ptx, "nothing but what is stored through shared memory; no zeros"
+    sums = sum(each.tile_m // config.sharing_groups * each.tile_n // 2 for each in config.shapes) // 128
+    assert ptx.count("ex2.approx") == ptx.count("rcp.approx") == sums
+    # Of the rounded sums, which are read back: else a tile's stores would wait for all of its activations.
+    assert ptx.count("ldmatrix") == 2 * blocks * (cols // 16) * (epilogue == "gated_pre")
+
+
+def test_an_activation_without_a_gate(compiled):
+    ptx, sass = compiled(SMALL, Form(epilogue="gated_pre", activation=RELU2))
+    assert spills((ptx, sass)) == []
+    assert set(loads_of(ptx)) == {2, 3}
+    assert stores_of(ptx) == [4, 4] * 2
+    assert "ex2.approx" not in ptx
+
+
+@pytest.mark.parametrize("config", [WIDE, TALL], ids=lambda config: config.name)
+def test_an_activations_argument_is_read_and_its_gradient_stored(compiled, config):
+    form = Form(epilogue="gated_backward", activation=SWIGLU)
+    ptx, sass = compiled(config, form)
+    assert spills((ptx, sass)) == []
+    sets = sum(each.tile_m // 64 // config.sharing_groups * (each.tile_n // 32) for each in config.shapes)
+    assert stores_of(ptx) == [5, 5, 4] * sets
+    assert loads_of(ptx).count(5) == 2 * sets
+    # Sixteen columns at a time are read and written.
+    assert ptx.count("ldmatrix") == 2 * 2 * sets
+    assert ptx.count("stmatrix") == 2 * 3 * sets
+    assert ptx.count("st.global.b32") == 2 * sets, "of the dot products a row a store"
+
+
+def test_gathered_rows(compiled):
+    """Eight copies for a row of 128 bytes; B alone through TMA; products fence before they read."""
+    ptx, sass = compiled(WIDE, Form(load="gather"))
+    assert spills((ptx, sass)) == []
+    assert set(loads_of(ptx)) == {3}
+    rows = 64  # of a warp
+    assert len(re.findall(r"cp\.async\.cg\.shared\.global\.L2::128B", ptx)) == rows * 8 // 32
+    assert ptx.count("cp.async.mbarrier.arrive.noinc") == 1
+    fences = ptx.count("fence.proxy.async.shared::cta")
+    plain, _ = compiled(WIDE, Form())
+    assert fences - plain.count("fence.proxy.async.shared::cta") == 2, "of a tile's first stage, and of the others"
+    assert loads_of(plain).count(2) == 2
