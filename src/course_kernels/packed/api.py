@@ -70,10 +70,10 @@ def grouped_mm(
             their memory system, which takes subnormal numbers for zero.
         main_grad: float32 tensor of mat_b's shape, any strides, to which the backward adds mat_b's gradient: in
             float32, rounded once, without a gradient in mat_b's dtype. mat_b itself gets none (its ``.grad`` stays
-            None, and hooks on it are called with None). In mode "m" alone; not with ``out``, ``torch.func`` or
-            ``torch.export``, nor for gradients of gradients. It runs between two graphs of ``torch.compile``, so not
-            with ``fullgraph=True``. Its version is not checked: as with ``.grad``, a second backward through the same
-            graph adds again.
+            None, or becomes zeros under torch's DDP, and hooks on it are called with None). In mode "m" alone; not
+            with ``out``, ``torch.func`` or ``torch.export``, nor for gradients of gradients. It runs between two graphs
+            of ``torch.compile``, so not with ``fullgraph=True``. Its version is not checked: as with ``.grad``, a
+            second backward through the same graph adds again.
         num_sms: SMs that the product and its gradients may use, at least 1. The others stay free, for communication for
             example. A kernel whose clusters have two SMs takes at least two. The sum for the gradient of ``bias``, and
             copies of 8-bit operands, are launches of their own without this limit. All numbers below that of the
