@@ -41,6 +41,9 @@ def gmm(
 ) -> Tensor:
     """Multiply the rows of each group with the group's matrix: ``out[rows of g] = lhs[rows of g] @ rhs[g] + bias[g]``.
 
+    >>> gmm(torch.ones(3, 4), torch.ones(2, 4, 1), torch.tensor([1, 2])).flatten()
+    tensor([4., 4., 4.], dtype=torch.bfloat16)
+
     Args:
         lhs: (M, K), the rows of all groups, one group after the other; float16, bfloat16 or float32. Any strides.
         rhs: (G, K, N) or (G, N, K), of the dtype and on the device of lhs. Any strides: (G, K, N) may be row-major or

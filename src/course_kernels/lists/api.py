@@ -48,6 +48,9 @@ def group_gemm(
 ) -> list[torch.Tensor]:
     """Multiply many pairs of matrices of different sizes, in one launch where they are alike in layout.
 
+    >>> [c.shape for c in group_gemm([torch.ones(2, 3), torch.ones(4, 1)], [torch.ones(3, 5), torch.ones(1, 6)])]
+    [torch.Size([2, 5]), torch.Size([4, 6])]
+
     Args:
         group_A: G matrices (M_i, K_i); float16, bfloat16, float32 or float8_e4m3fn, one dtype and device for all.
         group_B: G matrices (K_i, N_i) of the same dtype and device. Any strides, for A and B alike; any size may be 0.
