@@ -161,22 +161,12 @@ class GroupGemmPlan:
         programs: int | None = None,
         record: bool = False,
     ) -> None:
-        self._make(group_A, group_B, out, Settings.checked(method, out_dtype, precision, config), programs, record)
-
-    @runtime.outside_graphs("a GroupGemmPlan is made between two graphs")
-    def _make(self, group_A, group_B, out, settings: Settings, programs, record) -> None:
         check_flags(record=record)
         if programs is not None and (type(programs) is not int or programs < 1):
             raise ValueError(f"programs must be a positive integer, got {programs!r}")
-        if torch.compiler.is_exporting() or functorch_level() is not None or is_traced():
-            raise RuntimeError(
-                "a GroupGemmPlan consists of addresses, which torch.export, torch.func, make_fx and jit.trace do not "
-                "have: use group_gemm there"
-            )
-        group_A, group_B = check_operands(group_A, group_B, settings.precision)
-        self._operands = group_A, group_B
-        self.out: list[torch.Tensor] = prepare_out(group_A, group_B, settings, out)
-        self._prepared = _prepare(group_A, group_B, self.out, settings, programs, record, kept=True)
+        made = _plan(group_A, group_B, out, Settings.checked(method, out_dtype, precision, config), programs, record)
+        self.out: list[torch.Tensor] = made[0]
+        self._operands, self._prepared = made[1:]
 
     def run(self) -> list[torch.Tensor]:
         """Compute all products from the operands' present contents. Returns ``out``.
@@ -184,8 +174,12 @@ class GroupGemmPlan:
         Raises:
             RuntimeError: an operand or output has other memory than when the plan was made.
         """
-        _launch(self._prepared, *self._operands, self.out)
+        self._enqueue()
         return self.out
+
+    @runtime.outside_graphs("a GroupGemmPlan launches its kernels between two graphs")
+    def _enqueue(self) -> None:
+        _launch(self._prepared, *self._operands, self.out)
 
     __call__ = run
 
@@ -269,6 +263,18 @@ def _by_torch(group_A, group_B, settings: Settings) -> list[torch.Tensor]:
 
 
 @runtime.outside_graphs("a GroupGemmPlan is made between two graphs")
+def _plan(group_A, group_B, out, settings: Settings, programs, record) -> tuple:
+    """A plan's outputs, operands and launches."""
+    if torch.compiler.is_exporting() or functorch_level() is not None or is_traced():
+        raise RuntimeError(
+            "a GroupGemmPlan consists of addresses, which torch.export, torch.func, make_fx and jit.trace do not "
+            "have: use group_gemm there"
+        )
+    operands = check_operands(group_A, group_B, settings.precision)
+    out = prepare_out(*operands, settings, out)
+    return out, operands, _prepare(*operands, out, settings, programs, record, kept=True)
+
+
 def _prepare(group_A, group_B, out, settings, programs=None, record=False, kept=False):
     """``launch.prepare``, imported when first needed."""
     if group_A:  # before triton is imported, which fails with less to say where numpy is missing
