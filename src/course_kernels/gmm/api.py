@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from course_kernels.memory import check_written, share_memory
 from course_kernels.packed.group_sums import sum_into
 from course_kernels.packed.torch_ops import multiply, multiply_into
 
-Config: TypeAlias = Mapping[str, Any] | GemmConfig | str | os.PathLike[str] | None
+Config: TypeAlias = Mapping[str, object] | GemmConfig | str | os.PathLike[str] | None
 
 
 def gmm(
