@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Before anything imports NumPy: its threads wait for one another by running, and workers share the cores. What
@@ -18,3 +22,27 @@ CELL_TIMEOUT_S = 120
 def pytest_configure(config):
     if getattr(config.option, "nbval_cell_timeout", None) == NBVAL_DEFAULT_S:
         config.option.nbval_cell_timeout = CELL_TIMEOUT_S
+
+
+def pytest_collection_modifyitems(items):
+    """After the last cell of a lesson comes one more: each cell again, in the same kernel (tests/support/again.py)."""
+    cells = {item.path: place for place, item in enumerate(items) if type(item).__name__ == "IPyNbCell"}
+    for path, place in sorted(cells.items(), key=lambda each: -each[1]):
+        last = items[place]
+        is_whole = last.cell_num + 1 == sum(cell.cell_type == "code" for cell in last.parent.nb.cells)
+        if path.parent == ROOT / "notebooks" and is_whole:
+            items.insert(place + 1, _again(last))
+
+
+def _again(last):
+    from nbformat.v4 import new_code_cell
+
+    support = str(ROOT / "tests" / "support")
+    source = f"import sys; sys.path.append({support!r}); import again; again.each_cell({str(last.path)!r})"
+    return type(last).from_parent(
+        last.parent,
+        name="each cell again",
+        cell_num=last.cell_num + 1,
+        cell=new_code_cell(source),
+        options=defaultdict(bool, check=True),
+    )

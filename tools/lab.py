@@ -17,6 +17,7 @@ from gemm_course.notebook import copies, locations
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = "notebooks/00_start_here.ipynb"
 HOST = "127.0.0.1"
+WORKSPACES = ".workspaces"  # JupyterLab's layouts, in the folder of the working copies
 SETTINGS = Path(__file__).with_name("jupyterlab")  # defaults for JupyterLab; a reader's own settings win
 
 
@@ -79,7 +80,7 @@ def command(port: int, root: Path = ROOT / locations.COPIES, open_browser: bool 
         f"--ServerApp.tornado_settings={json.dumps({'static_custom_path': [str(SETTINGS)]})}",
         f"--ServerApp.ip={HOST}", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
         # By default all clones of an account share one, and each opens the tabs of the others.
-        f"--LabApp.workspaces_dir={root / '.workspaces'}",
+        f"--LabApp.workspaces_dir={root / WORKSPACES}",
         f"--ServerApp.root_dir={root}", f"--ServerApp.open_browser={open_browser}",
         f"--ServerApp.terminado_settings={json.dumps({'shell_command': shell()})}",
         # A browser of Windows, or one in a snap, could not read the file that the server would have it open.
@@ -89,6 +90,22 @@ def command(port: int, root: Path = ROOT / locations.COPIES, open_browser: bool 
         # In containers the user is root, and the server listens on loopback with a token.
         *(["--allow-root"] if os.geteuid() == 0 else []),
     ]  # fmt: skip
+
+
+def first_layout(root: Path) -> None:
+    """Have JupyterLab start with its side bar closed, where it has no layout of the reader's yet.
+
+    In a window 800 pixels wide, the list of files would leave less than half of it to the lesson. Its symbol on the
+    left opens it.
+    """
+    from jupyterlab_server.workspaces_handler import WorkspacesManager
+
+    if (root / WORKSPACES).exists():
+        return
+    closed = {"collapsed": True, "visible": True, "widgets": []}
+    layout = {"main": {"dock": None}, "left": closed, "right": closed, "relativeSizes": [0, 1, 0]}
+    workspace = {"data": {"layout-restorer:data": layout}, "metadata": {"id": "default"}}
+    WorkspacesManager(root / WORKSPACES).save("default", json.dumps(workspace))
 
 
 def can_encrypt() -> bool:
@@ -128,6 +145,7 @@ def main() -> None:
             print(line)
     except OSError as error:
         raise SystemExit(f"lab: the working copies in {ROOT / locations.COPIES} cannot be written: {error}") from None
+    first_layout(ROOT / locations.COPIES)
     print("Starting JupyterLab; its address follows. Ctrl-C stops it.")
     if not has_browser():
         print(f"From another machine, tunnel first: ssh -L {port}:localhost:{port} <this machine>")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from PIL import Image
 
 import site_plots
@@ -41,26 +42,26 @@ def hero() -> Figure:
 
 @style.styled()
 def zoo() -> Figure:
-    """Draw how many times as fast as torch this library and QuACK are, on every layer of the record `zoo`: a line for
-    each model."""
+    """Draw how many times as fast as torch this library and QuACK are, on every layer of the record `zoo`.
+
+    A line is a model, a colour a library. A circle is a layer's first product, a square its second; with few tokens it
+    is hollow.
+    """
     measured = record.load("zoo")
     gpu, dtype = gpu_and_dtype(measured)
     shown = {
-        "auto": (style.BLUE, "o", "this library", -0.17),
-        "quack": (style.ORANGE, "s", "QuACK, its best configuration", 0.17),
+        "auto": (style.BLUE, "this library", -0.17),
+        "quack": (style.ORANGE, "QuACK, its best configuration", 0.17),
     }
     passes = {"forward": "forward", "step": "training step (autograd)"}
     models = list(dict.fromkeys(row["title"].partition(": ")[0] for row in measured["rows"].values()))
-    figure = Figure(figsize=(7.5, 0.95 + 0.25 * len(models)))
+    figure = Figure(figsize=(7.5, 1.15 + 0.25 * len(models)))
     for axes, (each, title) in zip(figure.subplots(1, 2, sharey=True), passes.items()):
-        for key, (color, marker, label, beside) in shown.items():
-            points = [
-                (rate[key] / rate["torch"], models.index(row["title"].partition(": ")[0]) + beside)
-                for row in measured["rows"].values()
-                if (rate := row["rate"][each]).get(key) and rate.get("torch")
-            ]
-            if points:
-                axes.plot(*zip(*points), marker, color=color, label=label, markersize=6, alpha=0.7, markeredgewidth=0)
+        for key, (color, _, beside) in shown.items():
+            for name, row in measured["rows"].items():
+                if (rate := row["rate"][each]).get(key) and rate.get("torch"):
+                    place = rate[key] / rate["torch"], models.index(row["title"].partition(": ")[0]) + beside
+                    axes.plot(*place, **_mark(name), color=color)
         axes.axvline(1, color=style.GREY, linewidth=1)
         axes.set(title=title, xlim=(0.95, None))
         axes.grid(axis="x", color=style.FAINT, linewidth=0.6)
@@ -70,8 +71,18 @@ def zoo() -> Figure:
     left.set_yticks(range(len(models)), models, fontsize=10, color=style.BLACK)
     left.invert_yaxis()
     figure.supxlabel(f"times as fast as torch's grouped_mm ({gpu}, {dtype})", fontsize=10)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=10)
+    handles = [Line2D([], [], marker="o", lw=0, color=color, label=label) for color, label, _ in shown.values()]
+    kinds = {"-4096-zipf-up": "4,096 tokens, first product", "-4096-zipf-down": "second product",
+             "-512-zipf-up": "512 tokens, first product", "-512-zipf-down": "second product"}  # fmt: skip
+    handles += [Line2D([], [], lw=0, color=style.BLACK, label=label, **_mark(name)) for name, label in kinds.items()]
+    figure.legend(handles=handles, loc="outside upper right", ncols=3, fontsize=9)
     return figure
+
+
+def _mark(row: str) -> dict:
+    """The mark of a row of the record `zoo`: hollow with few tokens, a square for a layer's second product."""
+    return {"marker": "s" if row.endswith("-down") else "o", "markersize": 6, "alpha": 0.8,
+            "fillstyle": "none" if "-512-" in row else "full", "markeredgewidth": 1.2}  # fmt: skip
 
 
 PICTURES = {ROOT / "docs" / "grouped_gemm.png": hero, ROOT / "docs" / "zoo.png": zoo}

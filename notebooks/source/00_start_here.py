@@ -1,8 +1,9 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# A layer of a language model has eight experts, and each token goes to one of them. Some experts get many tokens, some
-# few, some none. How does a GPU multiply them all, if every product has another size?
+# A layer of a language model has eight experts, and each token goes to one of them. (In most models it goes to several;
+# lesson 01 has them.) Some experts get many tokens, some few, some none. How does a GPU multiply them all, if every
+# product has another size?
 #
 # **About 10 minutes. Afterwards you can**
 #
@@ -14,7 +15,7 @@
 # You need: Python and PyTorch. The course explains Triton, and you need no GPU.
 
 # %%
-import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 
 import torch
 
@@ -94,21 +95,22 @@ print(doctor.report(doctor.examine(trials=False)))
 #
 # | lesson | question | time |
 # | --- | --- | --- |
-# | [01 The grouped problem](01_the_grouped_problem.ipynb) | What does padding waste? | about 40 min |
-# | [02 Triton in fifteen minutes](02_triton_in_fifteen_minutes.ipynb) | How do you write a kernel? | about 50 min |
+# | [01 The grouped problem](01_the_grouped_problem.ipynb) | What does padding waste? | about 45 min |
+# | [02 Triton in fifteen minutes](02_triton_in_fifteen_minutes.ipynb) | How do you write a kernel? | about 55 min |
 # | [03 One launch per problem](03_one_launch_per_problem.ipynb) | What does each launch cost? | about 45 min |
-# | [04 Static round-robin](04_static_round_robin.ipynb) | How can one launch compute many sizes? | about 50 min |
+# | [04 Static round-robin](04_static_round_robin.ipynb) | How can one launch compute many sizes? | about 55 min |
 # | [05 Scheduling](05_scheduling.ipynb) | Which program computes which tile, and when? | about 50 min |
-# | [06 TMA descriptors](06_tma_descriptors.ipynb) | What does Hopper's copy hardware do for a kernel? | about 45 min |
-# | [07 Autotuning and configuration](07_autotuning.ipynb) | Which configuration is fast? | about 80 min |
-# | [08 Contiguous offsets](08_contiguous_offsets.ipynb) | What is simpler if all groups are packed? | about 60 min |
+# | [06 TMA descriptors](06_tma_descriptors.ipynb) | What does Hopper's copy hardware do for a kernel? | about 40 min |
+# | [07 Autotuning and configuration](07_autotuning.ipynb) | Which configuration is fast? | about 50 min |
+# | [08 Contiguous offsets](08_contiguous_offsets.ipynb) | What is simpler if all groups are packed? | about 55 min |
 # | [09 CUTLASS operators](09_cutlass_operators.ipynb) | How do you compile and run NVIDIA's kernels? | about 30 min |
 # | [10 A Hopper kernel](10_a_hopper_kernel.ipynb) | Which warp does what? | about 45 min |
 # | [11 Training](11_training.ipynb) | Which products does a backward pass need? | about 50 min |
 # | [12 Masked groups and FP8](12_masked_and_fp8.ipynb) | Can one launch serve every decoding step? | about 60 min |
 # | [13 Helion](13_helion.ipynb) | What does a language above Triton generate, and what is left to you? | about 40 min |
 # | [14 The MoE layer](14_the_moe_layer.ipynb) | How much of a layer is not its products? | about 60 min |
-# | [15 Performance](15_performance.ipynb) | How do you measure a speed that others can trust? | about 60 min |
+# | [15 Performance](15_performance.ipynb) | How do you measure a speed that others can trust? | about 70 min |
+# | [17 Choosing a kernel](17_choosing_a_kernel.ipynb) | How does a library choose for an unseen shape? | about 45 min |
 #
 # Read the lessons in order. Run a cell with Shift+Enter, change it, and run it again: nothing can break. Some cells
 # fail **on purpose**, to show a mistake; the text before them says so. Where a text says **Guess**, make a guess first,

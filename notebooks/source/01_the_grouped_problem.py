@@ -4,15 +4,16 @@
 # Eight experts each have their own number of tokens. You can loop over them, or pad all groups to one size and multiply
 # once, or group them. What does each way cost? And how does a kernel know where a group begins?
 #
-# **About 40 minutes. Afterwards you can**
+# **About 45 minutes. Afterwards you can**
 #
 # - count launches, arithmetic and memory traffic of a loop, a padded product and a grouped product,
 # - predict from the sizes how much padding wastes,
 # - describe the groups of a packed matrix in five ways, and convert one into another,
+# - send each token to several experts, and say what sorting its rows costs,
 # - tell from the rows per expert whether memory or arithmetic limits the speed.
 
 # %%
-import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -76,9 +77,9 @@ print("grouped equals the loop:", torch.equal(grouped, loop))
 groups.padded_batches(batches)
 
 # %% [markdown]
-# For each real row there are `G · max / Σ − 1` rows of padding. G is the number of groups, max the size of the largest
-# and Σ the sum of all sizes. Under a Zipf router, expert g gets a share of `1 / (g + 1)^s`. The exponent s is 1 for the
-# batch above, and 0 for a uniform router. Let it grow:
+# Padded, there are `G · max(sizes)` rows, where G is the number of groups. `sum(sizes)` of them are real. So each real
+# row brings `G · max / sum − 1` rows of padding. Under a Zipf router, expert g gets a share of `1 / (g + 1)^s`. The
+# exponent s is 1 for the batch above, and 0 for a uniform router. Let it grow:
 
 # %%
 exponents = [i / 20 for i in range(61)]
@@ -171,7 +172,8 @@ print("masked    ", layout.masked_m.tolist(), "  used rows of max_m in each grou
 
 # %% [markdown]
 # In the picture, a row of the matrix is a column. Each number is under the rows that it counts, or under the boundary
-# that it marks. Find the empty group in each description:
+# that it marks. Find the empty group in each description. (Group 0 and the empty group 1 end at the same row, so two
+# numbers share a boundary.)
 
 # %%
 groups.descriptions([4, 0, 6, 3], tail=2)
@@ -206,6 +208,65 @@ print("sizes", by_expert.sizes.tolist(), "as before:", by_expert.sizes.tolist() 
 print("token 100 went to expert", expert_of[100].item(), "and its result is row", (order == 100).nonzero().item())
 
 # %% [markdown]
+# ## Several experts for each token, and who sorts
+#
+# So far each token had one expert. In most models a router scores all experts for each token, and takes the best k: the
+# *top k*. Each choice has a weight, from a softmax of the scores. So T tokens give T · k rows, and a token's result is
+# the weighted sum of its k rows. The grouped product does not change: it only sees more rows.
+
+
+# %%
+def route_top_k(scores, k):
+    """Weights (T, k), the rows sorted by expert as indices into the T · k choices, and the groups."""
+    weight, expert = torch.softmax(scores, dim=1).topk(k)
+    order = GroupLayout.sort_order(expert.flatten())
+    return weight, order, GroupLayout.from_row_groups(expert.flatten()[order], G=scores.shape[1])
+
+
+hidden = testing.integers((64, K), torch.float32, 3, device=device)
+scores = torch.randn(64, 8, generator=torch.Generator().manual_seed(3)).to(device)
+weight, choice_of_row, top_2 = route_top_k(scores, k=2)
+token_of_row = choice_of_row // 2  # token t has the choices 2 t and 2 t + 1
+print("64 tokens, two experts each:", top_2.sizes.tolist(), "=", int(top_2.sizes.sum()), "rows")
+
+# %% [markdown]
+# Gather the rows, multiply them in groups, and add each token's rows, weighted. We compare with all eight experts for
+# all tokens, of which all but two have the weight 0:
+
+# %%
+gathered = hidden[token_of_row]
+by_rows = torch.cat(group_gemm(list(gathered.split(top_2.sizes.tolist())), list(weights.float()), method="round_robin"))
+mixed = torch.zeros(64, N, device=device)
+mixed.index_add_(0, token_of_row, by_rows * weight.flatten()[choice_of_row, None])
+
+full = torch.softmax(scores, dim=1)
+full = torch.where(full >= weight.min(dim=1, keepdim=True).values, full, 0)
+everybody = torch.einsum("tg,tk,gkn->tn", full, hidden, weights.float())
+print("equal up to rounding:", torch.allclose(mixed, everybody, rtol=1e-4, atol=1e-3))
+
+# %% [markdown]
+# **Who sorts?** The model does, on the device, once a layer. The library takes sorted rows. The sort itself is small:
+# it moves numbers of experts, not rows. The two copies around the products are larger. We count their bytes for a layer
+# of Qwen3-30B-A3B (128 experts, k = 8, 2048 numbers a token), and its two products beside them:
+
+# %%
+T, k, H, I, E = 8192, 8, 2048, 768, 128
+copy_tb_s = record.load("grouped_mm")["copy_tb_s"]
+megabytes = {
+    "sort: the expert of each row, read and written": 2 * T * k * 4,
+    "gather: T · k rows read and written": 2 * T * k * H * 2,
+    "first product: rows, weights of two matrices, result": 2 * (T * k * H + 2 * E * H * I + 2 * T * k * I),
+    "second product: rows, weights, result": 2 * (T * k * I + E * I * H + T * k * H),
+    "weighted sum: T · k rows read, T written": 2 * (T * k + T) * H,
+}
+for name, size in megabytes.items():
+    print(f"{name:53} {size / 1e6:7.1f} MB, {size / copy_tb_s / 1e6:6.1f} µs at a copy's rate")
+
+# %% [markdown]
+# So the gather alone moves almost half as many bytes as the first product. It needs no arithmetic, and is easily
+# forgotten in a benchmark. A kernel can save it: it loads each row from the place where its token is. A descriptor
+# cannot do that (lesson 06), so it has a price of its own.
+#
 # ## What goes wrong: ends taken for offsets
 #
 # Ends and offsets are both lists of row numbers, and no type checker tells them apart. This function wants **offsets**,
@@ -284,9 +345,9 @@ groups.intensity_curve(M, intensity, ridge=PEAK_FLOPS / BYTES_PER_S, marks=[1, 1
 # </details>
 #
 # With one row, the GPU reads all weights of an expert for a single token. That is *decoding*, where a model writes one
-# token at a time. With thousands of rows, in *training* or when a model reads a prompt, the
-# [tensor cores](glossary.md#tensor-core) are the limit. The formula is the same, but the two cases need different
-# kernels. Later lessons have both.
+# token at a time. With thousands of rows, in *training* or when a model reads a prompt, the [tensor
+# cores](glossary.md#tensor-core) are the limit. The formula is the same, but the two cases need different kernels.
+# Later lessons have both.
 #
 # ## Try it
 #
@@ -310,7 +371,7 @@ groups.intensity_curve(M, intensity, ridge=PEAK_FLOPS / BYTES_PER_S, marks=[1, 1
 #
 # - A loop launches once per expert. Padding computes rows that nobody needs. A [grouped GEMM](glossary.md#grouped-GEMM)
 #   does neither.
-# - Padding adds `G · max / Σ − 1` rows for each real one: 0 for equal groups, G − 1 for one-hot.
+# - Padding adds `G · max / sum − 1` rows for each real one: 0 for equal groups, G − 1 for one-hot.
 # - Sizes, ends, offsets, row groups and masked counts describe the same groups. `GroupLayout` converts them on the
 #   device.
 # - Ends read as offsets give every group its neighbour's weights, and no error.

@@ -12,17 +12,18 @@
 # You know PyTorch. How do you write your own function for a GPU, in Python, and what does the GPU do with it? If you
 # know Triton, read the summary at the end and go on with lesson 03.
 #
-# **About 50 minutes. Afterwards you can**
+# **About 55 minutes. Afterwards you can**
 #
 # - write three kernels: a sum of vectors, a reduction of rows, one tile of a matrix product,
 # - name the parts of a GPU that a program uses,
 # - say what `num_warps` and `num_stages` change in the compiled code,
-# - recognise four mistakes that everybody makes once, by their errors or by what they do to memory.
+# - recognise four mistakes that everybody makes once, by their errors or by what they do to memory,
+# - look into a kernel that is wrong, in the interpreter and on a GPU.
 #
 # The fifteen minutes of the title are for the first kernel, up to *Rows*. The exercise takes ten more.
 
 # %%
-import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 
 import torch
 import triton
@@ -62,8 +63,8 @@ gpu_parts.vector_blocks(10, block=4)
 # %% [markdown]
 # Line by line:
 #
-# - `x_ptr`, `y_ptr`, `out_ptr` are *pointers*: addresses in the GPU's memory. A kernel gets no tensor. Where you pass a
-#   tensor, it gets the address of the first element, and the element's type.
+# - `x_ptr`, `y_ptr`, `out_ptr` are *pointers*: addresses in the GPU's memory. A tensor argument arrives as a pointer:
+#   its first element's address and type. Shape and strides do not arrive.
 # - `n` is a number, known when the kernel is launched.
 # - `BLOCK: tl.constexpr` is a number, known when the kernel is *compiled* ([constexpr](glossary.md#constexpr)). Another
 #   value makes another compiled kernel.
@@ -76,8 +77,8 @@ gpu_parts.vector_blocks(10, block=4)
 # - `tl.load` reads a block of elements from memory, `tl.store` writes one. Both skip elements whose mask is false.
 # - `x + y` adds two blocks, element by element. There is no loop over elements.
 #
-# To run a kernel, say how many programs there are, in square brackets: the [grid](glossary.md#grid).
-# `triton.cdiv(n, 4)` divides and rounds up.
+# To run a kernel, say how many programs there are, in square brackets: the [grid](glossary.md#grid). `triton.cdiv(n,
+# 4)` divides and rounds up.
 
 # %%
 n = 10
@@ -91,7 +92,9 @@ print(out.tolist())
 # Triton compiles the kernel at its first launch, and keeps the result. Without a GPU, Triton's
 # [interpreter](glossary.md#interpreter) runs the programs one after the other on the CPU. `import gemm_course` chooses
 # it. In a script of your own, set the environment variable `TRITON_INTERPRET=1` before Python imports Triton. Otherwise
-# a launch ends with *0 active drivers*.
+# a launch ends with *0 active drivers*. The bare interpreter computes bfloat16 wrongly, without an error: it adds and
+# multiplies the bit patterns. `import gemm_course` repairs it. In a script without the course, write `.to(tl.float32)`
+# after each load of bfloat16 numbers.
 #
 # **Guess** before you open the output: for 1000 elements and `BLOCK` = 256, how many programs are there, and how many
 # elements does the last mask leave out?
@@ -117,11 +120,12 @@ gpu_parts.gpu_parts(num_warps=4)
 # From left to right:
 #
 # - **The GPU.** Tensors are in its memory ([HBM](glossary.md#HBM)). All SMs share this memory, and the
-#   [L2](glossary.md#L2) cache in front of it. (An H200 is the same chip with more and faster memory, and 60 MB of L2
-#   in place of 50.)
-# - **One SM.** A block that you compute with is in [registers](glossary.md#register).
-#   [Shared memory](glossary.md#shared-memory) holds blocks on their way from memory to the
-#   [tensor cores](glossary.md#tensor-core), which multiply small matrices.
+#   [L2](glossary.md#L2) cache in front of it. (An H200 is the same chip with more and faster memory, and a larger L2.)
+#   Both manage themselves: a kernel cannot put anything into the L2. It can only choose an order of work that finds
+#   there what it needs (lesson 05).
+# - **One SM.** A block that you compute with is in [registers](glossary.md#register). [Shared
+#   memory](glossary.md#shared-memory) holds blocks on their way from memory to the [tensor
+#   cores](glossary.md#tensor-core), which multiply small matrices.
 # - **One program.** It has a share of its SM's registers and shared memory. On the hardware it is a group of threads, a
 #   [CTA](glossary.md#CTA). A *thread* computes with one number at a time. 32 threads form a [warp](glossary.md#warp),
 #   and `num_warps` says how many warps a program has. In Triton you never write what one thread does. The compiler
@@ -137,8 +141,8 @@ rows, cols = torch.arange(3), torch.arange(4)
 print(rows[:, None] * 10 + cols[None, :])
 
 # %% [markdown]
-# This is how a kernel gets the addresses of a piece of a matrix. Element (i, j) of a row-major matrix is
-# `i * stride + j` elements after the first one. The [stride](glossary.md#stride) is the step from one row to the next.
+# This is how a kernel gets the addresses of a piece of a matrix. Element (i, j) of a row-major matrix is `i * stride +
+# j` elements after the first one. The [stride](glossary.md#stride) is the step from one row to the next.
 #
 # The next kernel divides each row by its sum. Each program takes `BLOCK_M` rows, and all columns at once:
 
@@ -157,7 +161,8 @@ def row_shares(x_ptr, y_ptr, M, N, stride_x, stride_y, BLOCK_M: tl.constexpr, BL
 # %% [markdown]
 # New here:
 #
-# - `mask` combines two conditions with `&`, one for rows and one for columns. (`and` does not work on blocks.)
+# - `mask` combines two conditions with `&`, one for rows and one for columns. (Not with `and`: see *When a kernel is
+#   wrong*.)
 # - `other=0.0` is the value of each element that the mask leaves out. Without `other` it may be anything. Here it goes
 #   into a sum, so it must be 0.
 # - `tl.sum(x, axis=1)` is a *reduction*. It adds along each row and gives one number for each: a block of `BLOCK_M`
@@ -202,8 +207,8 @@ def tiled_product(a_ptr, b_ptr, c_ptr, K, lda, ldb, ldc, BLOCK: tl.constexpr, BL
 
 # %% [markdown]
 # - The grid has two dimensions now. `tl.program_id(0)` counts tiles down, `tl.program_id(1)` counts tiles to the right.
-# - `lda`, `ldb` and `ldc` are the strides of the rows of A, B and C, under their usual names
-#   (*[leading dimension](glossary.md#leading-dimension)*).
+# - `lda`, `ldb` and `ldc` are the strides of the rows of A, B and C, under their usual names (*[leading
+#   dimension](glossary.md#leading-dimension)*).
 # - `acc` is the [accumulator](glossary.md#accumulator): the sums of the tile. `tl.zeros` makes a block of zeros to
 #   start with. It is float32, although A and B are float16. A long sum in float16 would lose small terms.
 # - `k + tl.arange(0, BLOCK_K)` are the positions along K in this step: columns of A, and rows of B.
@@ -351,12 +356,12 @@ def relu(x_ptr, out_ptr, BLOCK: tl.constexpr):
 print_error(relu, {"x_ptr": "*fp32", "out_ptr": "*fp32"}, BLOCK=16)
 
 # %% [markdown]
-# *Boolean value of Tensor with more than one value is ambiguous*: choose for each element instead, by
-# `tl.where(x < 0, 0.0, x)`. An `if` on one number, such as `if tl.program_id(0) == 0`, is allowed. The interpreter does
-# not raise this error. It gives a wrong result, so the checks compile your kernels, too.
+# *Boolean value of Tensor with more than one value is ambiguous*: choose for each element instead, by `tl.where(x < 0,
+# 0.0, x)`. An `if` on one number, such as `if tl.program_id(0) == 0`, is allowed. The interpreter does not raise this
+# error. It gives a wrong result, so the checks compile your kernels, too.
 #
-# **4. A Python value where a tensor is needed.** To add 3 to each element, one may try
-# `add[grid](x, 3.0, out, n, BLOCK)`. Then `y_ptr` is a number and no pointer (`fp32` without the `*`):
+# **4. A Python value where a tensor is needed.** To add 3 to each element, one may try `add[grid](x, 3.0, out, n,
+# BLOCK)`. Then `y_ptr` is a number and no pointer (`fp32` without the `*`):
 
 # %% tags=["nbval-ignore-output"]
 print_error(add, {**vectors, "y_ptr": "fp32"}, BLOCK=16)
@@ -370,6 +375,75 @@ print_error(add, {**vectors, "y_ptr": "fp32"}, BLOCK=16)
 #   tensor?)*.
 # - A number that is defined outside of the kernel is unknown inside of it: *NameError('SCALE is not defined')*. Pass it
 #   as an argument.
+#
+# ## When a kernel is wrong: look inside
+#
+# **In the interpreter a kernel is Python**, and so are its blocks. `print` works in it, and so does a debugger: put
+# `breakpoint()` into the kernel, and look at `i` and `mask` of the first program. For a GPU there is
+# `tl.device_print("name", block)`: a text that is fixed, and a block. It prints one line for each element, from all
+# programs at once, so print in one program only:
+
+
+# %%
+@triton.jit
+def watched_add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = i < n
+    if tl.program_id(0) == 2:
+        tl.device_print("mask ", mask)
+    x = tl.load(x_ptr + i, mask=mask)
+    tl.store(out_ptr + i, x + tl.load(y_ptr + i, mask=mask), mask=mask)
+
+
+# %% tags=["nbval-ignore-output"]
+ten = torch.arange(10, dtype=torch.float32, device=device)
+watched_add[(3,)](ten, ten, torch.empty_like(ten), 10, BLOCK=4)
+
+# %% [markdown]
+# **The interpreter is not the GPU.** Four differences hide mistakes:
+#
+# - `and` on blocks. Compiled, it works like `&`, with a warning. In the interpreter it is Python's own `and`, which
+#   returns one of its two sides: a mask is dropped, silently. The next cell counts.
+# - Programs run one after the other. On a GPU two programs that write to the same place race. The last one wins, and
+#   nobody knows which that is. Change the order, and see whether the result changes: let program p do the work of
+#   `tl.num_programs(0) - 1 - p`.
+# - bfloat16 is wrong in it: `tl.dot` and `+` compute with the bits as if they were integers. Convert to float32 first,
+#   or test in float16. The course's own kernels do so.
+# - `tl.device_assert(condition, "text")` does nothing unless debugging is on: `TRITON_DEBUG=1`.
+
+
+# %%
+@triton.jit
+def count_inside(out_ptr, M, N, BLOCK: tl.constexpr, WORD: tl.constexpr):
+    rows, cols = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
+    if WORD:
+        mask = (rows < M) and (cols < N)
+    else:
+        mask = (rows < M) & (cols < N)
+    inside = tl.where(mask, 1, 0) + tl.zeros((BLOCK, BLOCK), tl.int32)
+    tl.store(out_ptr, tl.sum(tl.sum(inside, 1), 0))
+
+
+# %% tags=["nbval-ignore-output"]
+counted = torch.zeros(1, dtype=torch.int32, device=device)
+for word in (False, True):
+    count_inside[(1,)](counted, 3, 5, BLOCK=8, WORD=word)
+    print(f"3 × 5 elements with {'and' if word else '&':3}: {counted.item()}")
+
+# %% [markdown]
+# **On a GPU**, these find what no result shows:
+#
+# - *Does it read or write past a tensor?* `compute-sanitizer --tool memcheck python my_script.py` names the address and
+#   the block. Set `PYTORCH_NO_CUDA_MEMORY_CACHING=1` for it: otherwise torch's one large allocation hides a small step
+#   outside.
+# - *Do threads of a program race in shared memory?* `compute-sanitizer --tool racecheck`. It does not see two programs
+#   that race in global memory.
+# - *Does it read what nobody wrote?* `compute-sanitizer --tool initcheck`. Or fill buffers with NaN first.
+# - *Which launch raised this error?* A launch returns before it has run, so its error appears at a later line. With
+#   `CUDA_LAUNCH_BLOCKING=1` each launch waits.
+# - *Is this really my new kernel?* Compiled kernels are kept in `~/.triton/cache`, or in `TRITON_CACHE_DIR`. The key is
+#   the source, with all functions that it calls, so a change is noticed. `TRITON_ALWAYS_COMPILE=1` compiles in any
+#   case.
 #
 # ## Words that come later
 #
@@ -416,9 +490,8 @@ print_error(add, {**vectors, "y_ptr": "fp32"}, BLOCK=16)
 #
 # - [Triton's tutorials](https://triton-lang.org/main/getting-started/tutorials/index.html): vector addition, fused
 #   softmax and matrix multiplication, with more on speed.
-# - P. Tillet, H. T. Kung, D. Cox:
-#   [Triton: an intermediate language and compiler for tiled neural network computations](https://doi.org/10.1145/3315508.3329973),
-#   2019.
+# - P. Tillet, H. T. Kung, D. Cox: [Triton: an intermediate language and compiler for tiled neural network
+#   computations](https://doi.org/10.1145/3315508.3329973), 2019.
 # - NVIDIA, [Hopper tuning guide](https://docs.nvidia.com/cuda/hopper-tuning-guide/index.html): the sizes of an SM's
 #   registers and shared memory.
 # - S. Rush, [Triton puzzles](https://github.com/srush/Triton-Puzzles): more small kernels to write.

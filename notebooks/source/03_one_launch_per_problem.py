@@ -14,7 +14,7 @@
 # You need: the Triton of [lesson 02](02_triton_in_fifteen_minutes.ipynb).
 
 # %%
-import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 
 import torch
 import triton
@@ -67,14 +67,13 @@ def first_try(a_ptr, b_ptr, c_ptr, lda, ldb, ldc, BLOCK: tl.constexpr):
 # reference. C starts full of NaN: an element that is still NaN was never written.
 
 # %%
-M, N, K = 64, 96, 64
-A = testing.integers((M, K), generator=1, device=device)
-B = testing.integers((K, N), generator=2, device=device)
-want = reference.gemm(A, B, torch.float16)
+even_A = testing.integers((64, 64), generator=1, device=device)
+even_B = testing.integers((64, 96), generator=2, device=device)
+even_C = torch.full((64, 96), float("nan"), dtype=torch.float16, device=device)
+even_want = reference.gemm(even_A, even_B, torch.float16)
 
-C = torch.full((M, N), float("nan"), dtype=torch.float16, device=device)
-first_try[(1,)](A, B, C, K, N, N, BLOCK=32)
-matrices.error_map(C, want, block=(32, 32), title="first try")
+first_try[(1,)](even_A, even_B, even_C, even_A.stride(0), even_B.stride(0), even_C.stride(0), BLOCK=32)
+matrices.error_map(even_C, even_want, block=(32, 32), title="first try")
 
 # %% [markdown]
 # Two things are missing. Five tiles are black: no program wrote them, because we launched one. The tile that we did
@@ -106,8 +105,8 @@ def launch(kernel, A, B, C, lda, ldb):
     kernel[grid](A, B, C, M, N, K, lda, ldb, C.stride(0), BLOCK=32)
 
 
-launch(no_masks, A, B, C, lda=K, ldb=N)
-print("right everywhere:", torch.equal(C, want))
+launch(no_masks, even_A, even_B, even_C, lda=even_A.stride(0), ldb=even_B.stride(0))
+print("right everywhere:", torch.equal(even_C, even_want))
 
 # %% [markdown]
 # ## The sizes that a router makes
@@ -195,7 +194,7 @@ matrices.written_map(buffer, (MARGIN, MARGIN), want, canary=-999, block=(32, 32)
 #
 # **Mask 3: rows and columns, in the loads.** It changes no result, because those rows and columns are never stored. But
 # at the end of an allocation, reading them is an illegal memory access. In the picture, the corner tile would read the
-# red elements, which are not A's:
+# orange elements, which are not A's:
 
 # %%
 matrices.tile_offsets((6, 10), block=(4, 4), at=(4, 8))
@@ -279,8 +278,8 @@ print(aligned.excerpt(r"cp\.async\.cg", before=2, after=0))
 #
 # ## What it costs: one launch per problem
 #
-# Eight experts need eight products. The method `"naive"` launches our kernel once for each. A
-# [plan](glossary.md#plan) is a prepared call, and it lists its launches:
+# Eight experts need eight products. The method `"naive"` launches our kernel once for each. A [plan](glossary.md#plan)
+# is a prepared call, and it lists its launches:
 
 # %%
 group_A = [testing.integers((m, 72), generator=m, device=device) for m in tokens]
@@ -352,28 +351,33 @@ for name in names[:2]:
     print(f"{name}: {spans[-1][1]:.0f} µs, {sum(gaps):.0f} of them between kernels, {median(gaps):.1f} µs each time")
 
 # %% [markdown]
-# The simulation ranks the two ways correctly, but its times are wrong. It assumes 4 µs between two kernels. For the
-# single launch it computes 7 µs; the H200 took 19 µs.
-
-# %% [markdown]
-# Look closer at the first 20 µs. Top: each launch has 64 small tiles, so half of the SMs stay idle. Bottom: no SM waits
-# for another launch. But each tile is 16 times as large. And the later a problem is in the list (darker), the later its
-# tiles start: a program first has to find its problem, and passes the problems before it at about 0.2 µs each. Lesson
-# 04 shows how.
+# The simulation ranks the two ways correctly, but its times are wrong:
 
 # %%
 last = max(bar.end for bar in bars["one launch"])
 done = sum(end <= last for _, end, _ in timelines.problem_spans(bars[names[1]]))
-print(f"after {last:.0f} µs: the graph has finished {done} problems, the single launch all 64")
+print(f"one launch: {grouped.makespan:.0f} µs simulated, {last:.0f} µs recorded")
+print(f"by then the graph has finished {done} of its 64 problems")
+
+# %% [markdown]
+# Look closer at that time. Top: each launch has 64 small tiles, so half of the SMs stay idle. Bottom: no SM waits for
+# another launch. But late problems (dark) start late: a program walks past all problems before its own. Lesson 04 shows
+# how. Their tiles are also 16 times as large as the small ones.
+
+# %%
 timeline.compare({name: bars[name] for name in names[1:]}, rows=132, row_name="SM, sorted", until=20, shades=64)
+
+# %%
+passed_us = timelines.time_to_pass(bars["one launch"])
+print(f"a problem's first tile starts {passed_us:.1f} µs after the first tile of the problem before")
 
 # %% [markdown]
 # ## When not to group
 #
 # Grouping saves launches and fills idle SMs. Large problems fill the GPU by themselves, so there is little to save. The
 # record has equal problems in CUDA graphs, computed by a loop of cuBLAS calls, by one `torch.bmm`, and grouped by
-# `group_gemm`. A number above 1 (blue) means that grouping is faster. (64 problems of 4096 were not measured: a
-# call would take 14 ms, and at that size the number of problems changes the answer little.)
+# `group_gemm`. A number above 1 (blue) means that grouping is faster. (64 problems of 4096 were not measured: one call
+# would take many milliseconds, and at that size the number of problems changes the answer little.)
 
 # %%
 crossover = record.load("when_to_group")
@@ -394,8 +398,8 @@ for n in (16, 32, 64, 128):
     print(f"4 problems of {n:3}³, grouped: {four[n]:.1f} µs for {4 * 2 * n**3 / 1e6:6.2f} MFLOP")
 
 # %% [markdown]
-# From 16³ to 128³ the work grows 512-fold, and the time by less than a tenth. Most of it is the launch. A faster kernel
-# cannot save that. Only a kernel that does something else in the same launch can.
+# From 16³ to 128³ the work grows by a factor of 8³ = 512, and the time by less than a tenth. Most of it is the launch.
+# A faster kernel cannot save that. Only a kernel that does something else in the same launch can.
 #
 # The host needs time, too: `group_gemm` checks its operands and builds tables in Python. A plan does so once.
 
@@ -419,12 +423,12 @@ for name, label in labels.items():
 
 # %% tags=["hide-output"]
 wide = torch.arange(M, dtype=torch.float16, device=device)[:, None].repeat(1, 96)
-a = wide[:, :72]
-b = torch.ones(72, N, dtype=torch.float16, device=device)
-c = torch.empty(M, N, dtype=torch.float32, device=device)
-right = reference.gemm(a, b, torch.float32)
-launch(masked, a, b, c, lda=a.shape[1], ldb=b.shape[1])
-matrices.error_map(c, right, title="lda = K")
+slice_A = wide[:, :72]
+ones_B = torch.ones(72, N, dtype=torch.float16, device=device)
+slice_C = torch.empty(M, N, dtype=torch.float32, device=device)
+slice_want = reference.gemm(slice_A, ones_B, torch.float32)
+launch(masked, slice_A, ones_B, slice_C, lda=slice_A.shape[1], ldb=ones_B.shape[1])
+matrices.error_map(slice_C, slice_want, title="lda = K")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -439,13 +443,13 @@ matrices.error_map(c, right, title="lda = K")
 # Repair it: change the first line so that the last one prints True.
 
 # %%
-lda = a.shape[1]  # replace: what is the step from one row to the next?
-launch(masked, a, b, c, lda=lda, ldb=b.stride(0))
-print("repaired:", torch.equal(c, right))
+lda = slice_A.shape[1]  # replace: what is the step from one row to the next?
+launch(masked, slice_A, ones_B, slice_C, lda=lda, ldb=ones_B.stride(0))
+print("repaired:", torch.equal(slice_C, slice_want))
 
 # %% [markdown]
-# <details><summary>Answer</summary><code>lda = a.stride(0)</code>. Ask a tensor for its strides; do not compute them
-# from its shape.</details>
+# <details><summary>Answer</summary><code>lda = slice_A.stride(0)</code>. Ask a tensor for its strides; do not compute
+# them from its shape.</details>
 #
 # ### 2. A transposed view is taken to be contiguous
 #
@@ -453,13 +457,14 @@ print("repaired:", torch.equal(c, right))
 # still that of `weight`. Column j of B holds the number j, and A holds ones.
 
 # %%
-a = torch.ones(M, 72, dtype=torch.float16, device=device)
+ones_A = torch.ones(M, 72, dtype=torch.float16, device=device)
 weight = torch.arange(N, dtype=torch.float16, device=device)[:, None].repeat(1, 72)
-b = weight.T
-right = reference.gemm(a, b, torch.float32)
-launch(masked, a, b, c, lda=a.stride(0), ldb=b.shape[1])
-print("B has shape", tuple(b.shape), "and strides", b.stride())
-matrices.error_map(c, right, title="B = weight.T")
+view_B = weight.T
+view_C = torch.empty(M, N, dtype=torch.float32, device=device)
+view_want = reference.gemm(ones_A, view_B, torch.float32)
+launch(masked, ones_A, view_B, view_C, lda=ones_A.stride(0), ldb=view_B.shape[1])
+print("B has shape", tuple(view_B.shape), "and strides", view_B.stride())
+matrices.error_map(view_C, view_want, title="B = weight.T")
 
 # %% [markdown]
 # Every column is nearly the same mixture of all columns: too large on the left, too small on the right. With ordinary
@@ -467,10 +472,10 @@ matrices.error_map(c, right, title="B = weight.T")
 # *second* stride is 72. There are two repairs: copy B, or pass both strides, as the library's kernel does.
 
 # %%
-launch(masked, a, b.contiguous(), c, lda=a.stride(0), ldb=N)
-print("a contiguous copy:", torch.equal(c, right))
-(c,) = course_kernels.group_gemm([a], [b], method="naive", out_dtype=torch.float32)
-print("both strides, no copy:", torch.equal(c, right))
+launch(masked, ones_A, view_B.contiguous(), view_C, lda=ones_A.stride(0), ldb=N)
+print("a contiguous copy:", torch.equal(view_C, view_want))
+(by_library,) = course_kernels.group_gemm([ones_A], [view_B], method="naive", out_dtype=torch.float32)
+print("both strides, no copy:", torch.equal(by_library, view_want))
 
 # %% [markdown]
 # ### 3. The accumulator is float16
@@ -496,16 +501,16 @@ def half_sums(a_ptr, b_ptr, c_ptr, K, ACC: tl.constexpr, BLOCK: tl.constexpr):
 # has one 1. Column j of B adds up the first j of these ones.
 
 # %%
-a = torch.zeros(16, 17 * 16, dtype=torch.float16, device=device)
-a[:, 0] = 512.0 * 2 ** (torch.arange(16, device=device) // 4)
-a[:, 16::16] = 1
-b = torch.zeros(17 * 16, 16, dtype=torch.float16, device=device)
-b[0] = 1
-b[16::16] = torch.ones(16, 16, device=device).triu(1)
-right = reference.gemm(a, b, torch.float32)
+long_A = torch.zeros(16, 17 * 16, dtype=torch.float16, device=device)
+long_A[:, 0] = 512.0 * 2 ** (torch.arange(16, device=device) // 4)
+long_A[:, 16::16] = 1
+long_B = torch.zeros(17 * 16, 16, dtype=torch.float16, device=device)
+long_B[0] = 1
+long_B[16::16] = torch.ones(16, 16, device=device).triu(1)
+long_want = reference.gemm(long_A, long_B, torch.float32)
 halves = torch.empty(16, 16, dtype=torch.float32, device=device)
-half_sums[(1,)](a, b, halves, a.shape[1], ACC=tl.float16, BLOCK=16)
-matrices.error_map(halves, right, title="sums in float16")
+half_sums[(1,)](long_A, long_B, halves, long_A.shape[1], ACC=tl.float16, BLOCK=16)
+matrices.error_map(halves, long_want, title="sums in float16")
 
 # %% [markdown]
 # From 2048 on, float16 holds only even numbers. 2048 + 1 rounds back to 2048, and so does the next addition, and the
@@ -513,9 +518,9 @@ matrices.error_map(halves, right, title="sums in float16")
 
 # %%
 print("2048 + 1 in float16:", float(torch.tensor(2048, dtype=torch.float16) + 1))
-c = torch.empty_like(halves)
-half_sums[(1,)](a, b, c, a.shape[1], ACC=tl.float32, BLOCK=16)
-print("sums in float32:", torch.equal(c, right))
+singles = torch.empty_like(halves)
+half_sums[(1,)](long_A, long_B, singles, long_A.shape[1], ACC=tl.float32, BLOCK=16)
+print("sums in float32:", torch.equal(singles, long_want))
 
 # %% [markdown]
 # ### 4. The test has an arbitrary tolerance
@@ -533,7 +538,7 @@ small = large[:, :64] / 100
 results = {
     "right": (computed, large, large.T),
     "never computed": (torch.zeros_like(computed), small, small.T),
-    "float16 sums": (halves, a, b),
+    "float16 sums": (halves, long_A, long_B),
 }
 
 # %%

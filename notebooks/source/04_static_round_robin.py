@@ -12,16 +12,16 @@
 # With one launch per problem, each problem costs a launch, and most of the GPU is idle. But the grid of a kernel is
 # fixed at launch, and so are its arguments. How can *one* launch compute matrices of many sizes?
 #
-# **About 50 minutes. Afterwards you can**
+# **About 55 minutes. Afterwards you can**
 #
 # - describe a batch by tables that a kernel reads: addresses, sizes and strides,
 # - find the tiles of a persistent program with a subtraction, a division and a step, on paper and in Triton,
-# - write a grouped GEMM in 35 lines,
+# - write a grouped GEMM in 45 lines, and tell the compiler what it cannot know about alignment,
 # - choose the number of programs for a GPU,
 # - recognise three errors: dangling pointers, a store without a mask, wrong strides.
 
 # %%
-import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 
 import gc
 import weakref
@@ -35,7 +35,7 @@ from course_kernels.bench import record, timing
 from course_kernels.kernels import round_robin
 from course_kernels.testing import reference
 from gemm_course.figures import f04_ownership as ownership, walk_costs
-from gemm_course.lessons import canaries, listing, records
+from gemm_course.lessons import canaries, listing, records, timelines
 
 # %matplotlib inline
 device = runtime.device()
@@ -99,9 +99,9 @@ def tables(group_A, group_B, group_C):
 
 # %%
 group_C = [torch.empty(m, n, dtype=torch.float16, device=device) for m, n, _ in problems]
-pointers, sizes, strides = tables(group_A, group_B, group_C)
-print("sizes, one row per problem (M, N, K):", *sizes.tolist(), sep="\n  ")
-print("strides (A row, column, B row, column, C row, column):", *strides.tolist(), sep="\n  ")
+address_table, size_table, stride_table = tables(group_A, group_B, group_C)
+print("sizes, one row per problem (M, N, K):", *size_table.tolist(), sep="\n  ")
+print("strides (A row, column, B row, column, C row, column):", *stride_table.tolist(), sep="\n  ")
 
 # %% [markdown]
 # To reach a matrix, a program loads twice. Arrow 1: it loads the address from the table. Arrow 2: it loads elements
@@ -109,7 +109,7 @@ print("strides (A row, column, B row, column, C row, column):", *strides.tolist(
 # computes.
 
 # %%
-ownership.pointer_tables(problems, strides[:, :2].tolist())
+ownership.pointer_tables(problems, stride_table[:, :2].tolist())
 
 # %% [markdown]
 # In Triton, load the `int64` and convert it to a pointer type. The same compiled kernel now serves any number of
@@ -125,7 +125,7 @@ def first_elements_by_table(a_ptrs, out):
 
 
 firsts.zero_()
-first_elements_by_table[(4,)](pointers[0], firsts)
+first_elements_by_table[(4,)](address_table[0], firsts)
 print("through the table, right:", torch.equal(firsts, torch.stack([a[0, 0] for a in group_A])))
 
 # %% [markdown]
@@ -218,8 +218,15 @@ my_walk(3, 4, three, 32)
 #
 # That is the whole schedule: subtract, divide, step. We call it the *walk*. It needs no list of tiles, and programs do
 # not communicate. It has a cost: each program passes every problem before its own, and loads the sizes of one after the
-# other. Lesson 03's record shows about 0.2 µs for each problem. The library's `schedule.walk` computes the same in
-# plain Python, and also the size of each tile:
+# other. Lesson 03's record shows how long that takes:
+
+# %%
+passed_us = timelines.time_to_pass(timelines.launch_bars(record.load("launches")["one launch"]))
+print(f"{passed_us:.1f} µs for each problem passed; past 255 experts: {255 * passed_us:.0f} µs")
+
+# %% [markdown]
+# So with 256 experts, a program that works for the last of them starts late. Lesson 08 finds a tile's group without
+# this walk. The library's `schedule.walk` computes the same in plain Python, and also the size of each tile:
 
 # %%
 for tile in schedule.walk(three, "round_robin", programs=4, block=(32, 32))[3]:
@@ -232,14 +239,19 @@ for tile in schedule.walk(three, "round_robin", programs=4, block=(32, 32))[3]:
 #
 # The kernel has two parts. A kernel can call another function with `@triton.jit`, so `compute_tile` is lesson 03's
 # kernel as a function: a loop over K, then one masked store. It loads the strides from the table, those of A and B
-# before the loop. `FULL_TILES` switches the store's mask off: a mistake that we try later.
+# before the loop. Two switches are for later: `FULL_TILES` leaves out the store's mask, a mistake that we try.
+# `ALIGNED` makes promises to the compiler.
 
 
 # %%
 @triton.jit
-def compute_tile(a_ptr, b_ptr, c_ptr, s, row, col, M, N, K, BLOCK: tl.constexpr, FULL_TILES: tl.constexpr):
+def compute_tile(
+    a_ptr, b_ptr, c_ptr, s, row, col, M, N, K, BLOCK: tl.constexpr, FULL_TILES: tl.constexpr, ALIGNED: tl.constexpr
+):
     """One tile of C = A B. s points to the strides: A row, column, B row, column, C row, column."""
     a_row, a_col, b_row, b_col = tl.load(s), tl.load(s + 1), tl.load(s + 2), tl.load(s + 3)
+    if ALIGNED:
+        a_row, a_col, b_row, b_col = tl.multiple_of(a_row, 8), 1, tl.multiple_of(b_row, 8), 1
     rows = (row + tl.arange(0, BLOCK))[:, None]
     cols = (col + tl.arange(0, BLOCK))[None, :]
     acc = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
@@ -264,20 +276,25 @@ def compute_tile(a_ptr, b_ptr, c_ptr, s, row, col, M, N, K, BLOCK: tl.constexpr,
 # %%
 @triton.jit
 def grouped_kernel(
-    a_ptrs, b_ptrs, c_ptrs, sizes, strides, num_problems, BLOCK: tl.constexpr, FULL_TILES: tl.constexpr = False
-):
+    a_ptrs, b_ptrs, c_ptrs, sizes, strides, num_problems,
+    BLOCK: tl.constexpr, FULL_TILES: tl.constexpr = False, ALIGNED: tl.constexpr = False,
+):  # fmt: skip
     tile, passed = tl.program_id(0), 0  # this program's tile; the tiles of all problems before g
     for g in range(num_problems):
         M, N, K = tl.load(sizes + g * 3), tl.load(sizes + g * 3 + 1), tl.load(sizes + g * 3 + 2)
+        if ALIGNED:
+            N, K = tl.multiple_of(N, 8), tl.multiple_of(K, 8)
         tiles_n = tl.cdiv(N, BLOCK)
         end = passed + tl.cdiv(M, BLOCK) * tiles_n
         while tile < end:
             a_ptr = tl.load(a_ptrs + g).to(tl.pointer_type(tl.float16))
             b_ptr = tl.load(b_ptrs + g).to(tl.pointer_type(tl.float16))
             c_ptr = tl.load(c_ptrs + g).to(tl.pointer_type(tl.float16))
+            if ALIGNED:
+                a_ptr, b_ptr = tl.multiple_of(a_ptr, 16), tl.multiple_of(b_ptr, 16)
             row = (tile - passed) // tiles_n * BLOCK
             col = (tile - passed) % tiles_n * BLOCK
-            compute_tile(a_ptr, b_ptr, c_ptr, strides + g * 6, row, col, M, N, K, BLOCK, FULL_TILES)
+            compute_tile(a_ptr, b_ptr, c_ptr, strides + g * 6, row, col, M, N, K, BLOCK, FULL_TILES, ALIGNED)
             tile += tl.num_programs(0)
         passed = end
 
@@ -367,32 +384,56 @@ display(*map(listing.fold, (round_robin.problem_size, round_robin.problem_pointe
 # ## What the compiler makes of it
 #
 # Triton looks at each pointer argument: is the address a multiple of 16? A pointer that was loaded from a table is only
-# a number, so the compiler knows nothing about it. `tl.multiple_of(pointer, 16)` is a promise by the author. We compile
-# the library's kernel for Hopper with and without the promise:
+# a number, so the compiler knows nothing about it. The same holds for sizes and strides from a table. We compile our
+# kernel for Hopper:
+
 
 # %%
-config_64 = GemmConfig(64, 64, 64)
-specs = [codegen.build("round_robin", config=config_64, aligned=aligned) for aligned in (True, False)]
-promised, plain = codegen.compile_many([(spec, "sm_90") for spec in specs])
-for name, kernel in (("with the promise", promised), ("without", plain)):
-    print(f"{name + ':':17} uses tensor cores {kernel.instructions['wgmma'] > 0},", end=" ")
-    print(f"copies 16 bytes at once {16 in kernel.widths['cp.async']},", end=" ")
-    print(f"loads element by element {2 in kernel.widths['ld.global']}")
+def compile_for_hopper(ALIGNED):
+    signature = dict.fromkeys(("a_ptrs", "b_ptrs", "c_ptrs", "strides"), "*i64")
+    signature |= {"sizes": "*i32", "num_problems": "i32"}
+    constexprs = {"BLOCK": 64, "FULL_TILES": False, "ALIGNED": ALIGNED}
+    return codegen.compile_kernel(grouped_kernel, "sm_90", signature=signature, constexprs=constexprs, num_stages=3)
+
+
+plain, promised = compile_for_hopper(False), compile_for_hopper(True)
+print("loads element by element:", 2 in plain.widths["ld.global"])
+print("copies 16 bytes at once: ", 16 in plain.widths["cp.async"])
 
 # %% [markdown]
-# Without the promise, the compiler must assume the worst, and the kernel loads fp16 elements one at a time. The counts
-# of memory instructions by width, in bytes per thread, and the wide copy:
+# The compiler must assume the worst: every load fetches one fp16 element, and there is no `cp.async`, the copy that
+# runs beside the multiplications. `tl.multiple_of(value, 8)` is a promise by the author: this number is a multiple of
+# 8. `ALIGNED` makes four of them, and each is needed:
+#
+# - The addresses of A and B are multiples of 16 bytes.
+# - From row to row it is a multiple of 8 elements, which are 16 bytes. So every row begins at such an address.
+# - Within a row, elements are neighbours: the other stride is the constant 1.
+# - N and K are multiples of 8. Then a mask is the same for all 8 elements of a copy.
+#
+# Say it where the number is loaded. If a function gets the number as an argument and promises there, the promise is
+# lost when the compiler puts the function into its caller.
+
+# %%
+print("loads element by element:", 2 in promised.widths["ld.global"])
+print("copies 16 bytes at once: ", 16 in promised.widths["cp.async"])
+aligned_C = [torch.empty(m, n, dtype=torch.float16, device=device) for m, n, _ in problems]
+aligned_addresses, *aligned_tables = tables(group_A, group_B, aligned_C)
+grouped_kernel[(4,)](*aligned_addresses, *aligned_tables, len(problems), BLOCK=32, ALIGNED=True)
+print("right:", same(aligned_C, expected))
+
+# %% [markdown]
+# The counts of memory instructions by width, in bytes per thread; registers of a thread, of 255; and the wide copy:
 
 # %% tags=["nbval-ignore-output"]
-for name, kernel in (("with the promise", promised), ("without", plain)):
-    print(f"{name + ':':17}", kernel.widths)
+for name, kernel in (("without", plain), ("with promises", promised)):
+    print(f"{name + ':':14}", kernel.widths, f"{kernel.registers} registers")
 print(promised.excerpt(r"cp\.async\.cg", before=0, after=3))
 
 # %% [markdown]
-# In the library, the host makes this promise only after it has checked all addresses and strides. The strides count,
-# because row i begins i strides after the address: every row has to begin at a multiple of 16 bytes. Problems that fail
-# the check go to a second launch without the promise. The loads from the tables (three addresses, three sizes, and
-# three strides that are not 1) happen once per problem or tile, not in the loop over K.
+# A false promise is worse than none: the kernel reads at other addresses, or stops. In the library, the host makes the
+# promise only after it has checked all addresses and strides. Problems that fail the check go to a second launch
+# without it. The loads from the tables (three addresses, three sizes, and three strides that are not 1) happen once per
+# problem or tile, not in the loop over K.
 #
 # ## How many programs?
 #
@@ -414,9 +455,7 @@ walk_costs.program_counts(panels, scaled_at=66)
 
 # %% [markdown]
 # The time falls in steps. From 66 to 84 programs the number of waves is the same, and the time hardly changes. With 84
-# programs, 48 of the 132 SMs are idle. (Look at the form of the orange line only. The simulation has the speed of a
-# descriptor kernel. So its times were multiplied, by 1.5 on the left and 1.1 on the right, to meet the record at 66
-# programs.)
+# programs, 48 of the 132 SMs are idle. (The orange line shows where steps fall. Its height is fitted at 66 programs.)
 
 # %%
 tma = {int(programs): us for programs, us in counts["tma"].items()}

@@ -23,7 +23,7 @@
 # You need: the walk of [lesson 04](04_static_round_robin.ipynb).
 
 # %%
-import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 
 import dataclasses
 import heapq
@@ -36,7 +36,7 @@ import triton.language as tl
 from course_kernels import GemmConfig, GroupGemmPlan, codegen, runtime, testing
 from course_kernels.bench import record
 from course_kernels.kernels import round_robin
-from course_kernels.schedule import CostModel, bytes_moved, simulate, tile_counts
+from course_kernels.schedule import CostModel, bytes_moved, simulate, tile_counts, tiles
 from gemm_course.figures import f05_schedules as schedules, timeline
 from gemm_course.lessons import listing, timelines
 
@@ -194,9 +194,9 @@ print("counter after:   ", counter.item())
 # **Guess** before you open the output: how often is each tile taken in the second launch?
 
 # %% tags=["hide-output"]
-drawn.zero_()
-draw[(4,)](counter, drawn, 12)
-print("tickets per tile, second launch:", drawn.tolist())
+again = torch.zeros(12, dtype=torch.int32, device=device)
+draw[(4,)](counter, again, 12)
+print("tickets per tile, second launch:", again.tolist())
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -225,11 +225,11 @@ def draw_and_reset(counter_ptr, drawn_ptr, total):
 
 
 # %%
-counter.zero_()
+own_counter = torch.zeros(1, dtype=torch.int32, device=device)
 for launch in range(2):
     drawn.zero_()
-    draw_and_reset[(4,)](counter, drawn, 12)
-    print(f"launch {launch}: tickets per tile {drawn.tolist()}, counter after {counter.item()}")
+    draw_and_reset[(4,)](own_counter, drawn, 12)
+    print(f"launch {launch}: tickets per tile {drawn.tolist()}, counter after {own_counter.item()}")
 
 # %% [markdown]
 # ## The production kernel
@@ -302,7 +302,7 @@ print(f"{stored['provenance']['gpu']}: {fetch_us:.2f} µs per ticket; the model 
 
 # %% [markdown]
 # So a dynamic schedule costs a little per tile. On a uniform batch this is a loss. On a skewed one the gain is larger,
-# as the last table of this lesson shows.
+# as the table after the next section shows.
 #
 # ### What goes wrong: the long problem comes last
 #
@@ -342,6 +342,21 @@ print(f"dynamic, as listed: {late['dynamic'].makespan:.0f} µs; longest K first:
 #
 # </details>
 #
+# ## Which schedule?
+#
+# The answer first, from a record: the times of these schedules on an H200, each with the start and the end of its
+# launch. The sections below explain them.
+
+# %%
+print(" " * 9, *(f"{order:>12}" for order in orders))
+for batch in batches:
+    print(f"{batch:9}", *(f"{recorded[batch, order]['median_us']:9.0f} µs" for order in orders))
+
+# %% [markdown]
+# No schedule wins every row. If all tiles cost the same, take chunks: a program stays in one problem, and a change of
+# problem costs time. Under skew they are the worst choice, and dynamic is the best. So the library uses chunks only
+# where K is equal.
+#
 # ## Reuse: which tiles run at the same time
 #
 # The swizzled order changed no time above. Now take one problem that does not fit into the cache, and look at the 132
@@ -376,14 +391,22 @@ for row in counted["rows"]:
     print(f"group_m = {row['group_m']:2}: {row['dram_read_bytes'] / 1e9:.2f} GB from memory in {row['us']:.0f} µs")
 
 # %% [markdown]
-# You can estimate these bytes by hand: multiply the number of waves by the panels that one wave reads. 2048 tiles on
-# 132 programs are 15.5 waves. The picture of the working set has the panels: a row panel is 128 × 4096 × 2 bytes, about
-# 1 MB, and a column panel 2 MB. For `group_m` = 1, 8 and 16 a wave reads 72, 44 and 36 MB (the picture has MiB). Times
-# 15.5, that makes 1.12, 0.68 and 0.55 GB, and the profiler counted 1.16, 0.72 and 0.56.
-#
+# You can estimate these bytes by hand: multiply the number of waves by the panels that one wave reads. The picture of
+# the working set has the panels:
+
+# %%
+for row in counted["rows"]:
+    order = tiles([row["problem"]], *row["block"][:2], row["group_m"])
+    down, across = (len({getattr(tile, axis) for tile in order[:132]}) for axis in ("m", "n"))
+    wave, waves = (down * 128 + across * 256) * 4096 * 2, len(order) / 132
+    print(
+        f"group_m = {row['group_m']:2}: {waves:.1f} waves × {wave / 1e6:.0f} MB = {waves * wave / 1e9:.2f} GB,", end=" "
+    )
+    print(f"the profiler counted {row['dram_read_bytes'] / 1e9:.2f} GB")
+
+# %% [markdown]
 # The GPU behaves as if it had half of its L2. A possible reason: the L2 consists of two partitions, and data that SMs
-# on both sides use is stored in both. This fits the numbers, but it is not proved. But half of the L2 is a good rule
-# for choosing `group_m`.
+# on both sides use is stored in both. Nobody proved this. Half of the L2 is still a good rule for choosing `group_m`.
 #
 # The time changed less than the bytes. This product is limited by arithmetic, so most of the traffic happened while the
 # [tensor cores](glossary.md#tensor-core) worked. Bytes decide the time where memory is the limit.
@@ -406,7 +429,8 @@ def beside(batch):
     panels = {}
     for order in ("round_robin", "chunks", "dynamic"):
         panels[f"model, {order}"] = timelines.simulated_bars(runs[batch, order])
-        panels[f"H200, {order}"] = timelines.recorded_bars(recorded[batch, order], by="program")
+        bars = timelines.recorded_bars(recorded[batch, order], by="program")
+        panels[f"H200, {order}"] = timelines.sorted_rows(bars) if order == "dynamic" else bars
     return panels
 
 
@@ -414,8 +438,8 @@ timeline.compare(beside("skewed"), rows=132, columns=2, title="The skewed batch,
 
 # %% [markdown]
 # **The model is right** about the shape: which program computes what, which programs run out of work, which schedule
-# wins under skew. (In the recorded dynamic schedule the colours mix, because tickets go to whichever program asks
-# first.)
+# wins under skew. (In a recorded dynamic schedule, tickets go to whichever program asks first. So its rows are sorted
+# here: programs with the same problems are neighbours.)
 #
 # **Guess** before you open the output: on the uniform batch, which recorded schedule has no grey between its tiles?
 
@@ -540,20 +564,6 @@ for order in ("round_robin", "chunks"):
 # With chunks the first two tiles are slower than the next three, as predicted. Nearly all are slower than
 # round-robin's, which differ little: with chunks, all eight problems are read from memory until the end. This agrees
 # with the explanation. A proof would count the bytes.
-#
-# ## Which schedule?
-#
-# Times of the same kernels without recording, on the H200. They include the start and the end of the launch, which the
-# timelines leave out:
-
-# %%
-print(" " * 9, *(f"{order:>12}" for order in orders))
-for batch in batches:
-    print(f"{batch:9}", *(f"{recorded[batch, order]['median_us']:9.0f} µs" for order in orders))
-
-# %% [markdown]
-# No schedule wins every row. If all tiles cost the same, chunks save the switches. Under skew they are the worst
-# choice, and dynamic is the best. So the library uses chunks only where K is equal.
 #
 # ## Try it
 #

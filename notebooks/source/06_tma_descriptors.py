@@ -5,25 +5,24 @@
 # not multiply: they compute addresses and compare them with the matrix's edges. Hopper has a unit that does both, the
 # [TMA](glossary.md#TMA). What must a kernel tell it? And what does that cost when every problem is another matrix?
 #
-# **About 45 minutes. Afterwards you can**
+# **About 40 minutes. Afterwards you can**
 #
 # - say what a [descriptor](glossary.md#descriptor) holds, and write a grouped kernel that uses descriptors,
 # - read in the compiled code what they save, without a GPU,
 # - tell which matrices can be described, and repair one that cannot,
-# - decide where a descriptor must end when groups share a matrix,
-# - name the GPUs that multiply FP8, and what FP8 loses.
+# - decide where a descriptor must end when groups share a matrix.
 #
 # You need: lesson 04 (the walk over tiles).
 
 # %%
-import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 
 import torch
 import triton
 import triton.language as tl
 from IPython.display import display
 
-from course_kernels import GemmConfig, GroupGemmPlan, codegen, group_gemm, runtime, schedule, testing
+from course_kernels import GemmConfig, GroupGemmPlan, codegen, runtime, schedule, testing
 from course_kernels.bench import record
 from course_kernels.kernels import naive, tma
 from course_kernels.testing import reference
@@ -106,7 +105,7 @@ def peek(matrix, rows, cols, leading, row, col, out, BLOCK: tl.constexpr):
 # **Guess:** how many of the 64 elements are zero?
 
 # %% tags=["hide-output"]
-runtime.ensure_allocator()  # the GPU needs somewhere to write a descriptor that a kernel makes
+runtime.ensure_allocator()
 matrix = (100 * torch.arange(12)[:, None] + torch.arange(24)[None, :]).float().to(device)
 block = torch.empty(8, 8, device=device)
 peek[(1,)](matrix, 12, 24, matrix.stride(0), 9, 20, block, BLOCK=8)
@@ -118,6 +117,17 @@ print(block.int().cpu().numpy())
 # Only 3 × 4 elements are inside. The other 52 are zero.
 #
 # </details>
+#
+# `ensure_allocator` is a function of the library. A descriptor that a kernel makes is written to global memory, and
+# Triton asks you for that memory. Without it, a launch on a GPU stops with *Kernel requires a runtime memory
+# allocation, but no allocator was set*. In a script of your own, set an allocator once in each thread that launches:
+#
+# ```python
+# def allocate(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+#     return torch.empty(size, dtype=torch.int8, device="cuda")
+#
+# triton.set_allocator(allocate)
+# ```
 #
 # Zeros do not change a sum of products. So a loop over K needs no masks at all, even where K is not a multiple of the
 # block.
@@ -273,9 +283,8 @@ for order, walk in walks.items():
     print(f"{order:12} {most} visits × {gap:.1f} µs: at most {most * gap:4.1f} µs of a recorded {recorded:5.1f} µs")
 
 # %% [markdown]
-# The saving is real, but smaller than the five saved switches would suggest: part of each switch overlaps the previous
-# tile's store. The kernel that measured the switch waits for that store, so it overstates the switch. Chunks also have
-# a cost of their own, which lesson 05 showed: unequal work.
+# The saving is real, but smaller than that of five switches. Our measurement of a switch waits for the last store; a
+# real switch overlaps it. Chunks also have a cost of their own, which lesson 05 showed: unequal work.
 #
 # Are descriptors faster in the end? The next picture has four problems of N × N × N. Each kernel has the configuration
 # that was chosen for it:
@@ -291,8 +300,9 @@ draw.recorded_ratio({name: row["us"] for name, row in rows.items()})
 # %% [markdown]
 # ## The rules
 #
-# The hardware has three rules. The base address and the leading stride are multiples of 16 bytes, and the other stride
-# is 1. (The *leading* stride is the one from row to row.)
+# The hardware has three rules for a matrix. The base address and the leading stride are multiples of 16 bytes, and the
+# other stride is 1. (The *leading* stride is the one from row to row.) There are two rules for a block: its last side
+# is at least 16 bytes long, 8 elements in float16, and its first column is a multiple of 16 bytes.
 #
 # **Guess** before you open the output: which of these seven views can be described?
 
@@ -313,9 +323,36 @@ for name, view in views.items():
 #
 # </details>
 #
+# A block may start at any row. Its first column must be a multiple of 16 bytes: of 8 in float16.
+#
 # `M.T` is fine: a column-major matrix is described as its row-major transpose, and the block is transposed when it
-# arrives, in Triton by `tl.trans(block)` or `block.T`. (In Triton a block may start at any row, but its first column
-# must be a multiple of 16 bytes.) The last view has rows of 200 bytes. A descriptor made on the host reports that:
+# arrives. This is the usual case, because `torch.nn.Linear` stores its weight as (N, K). One tile of A Wᵀ:
+
+
+# %%
+@triton.jit
+def times_transposed(a_ptr, w_ptr, c_ptr, M, N, K, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr):
+    row, col = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
+    a = tl.make_tensor_descriptor(a_ptr, [M, K], [K, 1], [BLOCK, BLOCK_K])
+    w = tl.make_tensor_descriptor(w_ptr, [N, K], [K, 1], [BLOCK, BLOCK_K])  # as it is stored
+    c = tl.make_tensor_descriptor(c_ptr, [M, N], [N, 1], [BLOCK, BLOCK])
+    acc = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
+    for k in range(0, K, BLOCK_K):
+        acc = tl.dot(a.load([row, k]), w.load([col, k]).T, acc)
+    c.store([row, col], acc.to(tl.float16))
+
+
+rows_in, linear = (
+    testing.integers((40, 72), generator=1, device=device),
+    testing.integers((56, 72), generator=2, device=device),
+)
+forward = torch.zeros(40, 56, dtype=torch.float16, device=device)
+times_transposed[(2, 2)](rows_in, linear, forward, 40, 56, 72, BLOCK=32, BLOCK_K=32)
+print("exact:", torch.equal(forward, reference.gemm(rows_in, linear.T, torch.float16)))
+
+# %% [markdown]
+# `wgmma` takes a block of B in either order, so `.T` costs nothing. Of the seven views, the last one has rows of 200
+# bytes. A descriptor made on the host reports that:
 
 # %% tags=["raises-exception", "nbval-ignore-output"]
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -350,83 +387,6 @@ def with_aligned_rows(matrix):
 
 A[2] = with_aligned_rows(A[2])
 print(A[2].shape, A[2].stride(), GroupGemmPlan(A, B, method="tma", config=small, programs=4), sep="\n")
-
-# %% [markdown]
-# ## FP8: half the bytes again
-#
-# `float8_e4m3fn` has 8 bits per number, and tensor cores that support it. Hopper's support it (compute capability 9.0,
-# `sm_90`), and Ada's, too (8.9), although many programs only test for 9.0. Compile for an Ampere GPU (8.0), and the
-# compiler refuses:
-
-# %% tags=["nbval-ignore-output"]
-try:
-    codegen.compile_kernel("round_robin", "sm_80", dtype="float8_e4m3fn")
-except codegen.CompileError as error:
-    print(str(error).splitlines()[-1])
-
-# %%
-for name, target in codegen.TARGETS.items():
-    if target.backend == "cuda":
-        fp8 = target.capability >= runtime.FP8_CAPABILITY
-        print(f"{name:7} {target.gpus:16} float8_e4m3fn: {'yes' if fp8 else 'no'}")
-
-# %% [markdown]
-# `group_gemm` calls `runtime.supports_fp8` and raises a `TypeError` that names the capability before anything runs.
-# (AMD's GPUs have FP8, too, partly in another format. The course supports the other dtypes there.) Triton's interpreter
-# computes FP8 on any machine:
-
-# %%
-a = testing.integers((48, 64), torch.float8_e4m3fn, 1, device=device)
-b = testing.integers((64, 32), torch.float8_e4m3fn, 2, device=device)
-right = reference.group_gemm([a], [b], out_dtype=torch.float32)[0]
-try:
-    product = group_gemm([a], [b], method="tma", out_dtype=torch.float32)[0]
-    print("exact:", torch.equal(product, right))
-except TypeError as refusal:
-    print(refusal)
-
-# %% [markdown]
-# On a GPU without FP8, convert to float16. It has every number that `float8_e4m3fn` has, so the result is the same and
-# only speed is lost.
-
-# %%
-every = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
-every = every[~every.float().isnan()]
-print("all in float16:", torch.equal(every.half().float(), every.float()))
-widened = group_gemm([a.half()], [b.half()], method="tma", out_dtype=torch.float32)[0]
-print("same product:", torch.equal(widened, right))
-
-# %% [markdown]
-# The product was exact because FP8 has all small integers. Other numbers are rounded, by far more than in bfloat16:
-
-# %%
-draw.fp8_rounding()
-
-# %% [markdown]
-# With three bits of mantissa, rounding changes a value by up to 1/16. Does a sum of many products average this away?
-# And what happens to small and to large numbers?
-#
-# **Guess** the error of a 256 × 256 product of random FP8 numbers, in per cent.
-
-# %% tags=["hide-output"]
-x, y = (torch.randn(256, 256, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
-exact = x.double() @ y.double()
-for dtype in (torch.bfloat16, torch.float8_e4m3fn):
-    rounded = x.to(dtype).double() @ y.to(dtype).double()
-    print(f"{dtype!s:20} error of the product: {((rounded - exact).norm() / exact.norm() * 100).item():.1g} %")
-for value in (0.0009, 300.0, 5000.0):
-    print(f"{value:g} → {torch.tensor(value).clamp(-448, 448).to(torch.float8_e4m3fn).item():g}")
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# About 4 %.
-#
-# </details>
-#
-# The sum does not average the rounding away. Of n terms, the errors partly cancel, and grow as √n. But random terms
-# cancel, too, and their sum also grows as √n. So the ratio stays. The range is short as well: at most 448, and nothing
-# below 0.001. Real FP8 layers therefore store a scale for each row or block. Lesson 12 uses them.
 
 # %% [markdown]
 # ## What goes wrong: the bounds of the wrong matrix
@@ -508,9 +468,11 @@ display(fold(tma.tma_kernel), fold(tma.compute_tile), fold(tma.make_descriptor))
 # [Exercise 06](../exercises/06_descriptor_kernel.ipynb), the descriptor kernel: three descriptors, and where each ends.
 # Or change a cell and run it again:
 #
-# 1. Load at a negative row or column with `peek`. What do you get, and why does this give a convolution its padding?
+# 1. Load at row −1 or at column −4 with `peek`. What do you get, and why does this give a convolution its padding? And
+#    why −4, not −1?
 #    <details><summary>Answer</summary>Zeros again: coordinates are signed, and everything outside the matrix is zero. A
-#    convolution's padding is a border of zeros, so its kernel can load at row -1 without masks.</details>
+#    convolution's padding is a border of zeros, so its kernel can load at row -1 without masks. A column must be a
+#    multiple of 16 bytes: of 4 in float32.</details>
 # 2. Compile both kernels with `GemmConfig(128, 256, 64, num_warps=8)`. How many registers does either need, of 255?
 #    <details><summary>Answer</summary>The sums take 128 × 256 / 256 = 128 again. The pointer kernel takes all 255, the
 #    descriptor kernel fewer than 160. A larger tile would fit only the second.</details>
@@ -537,9 +499,8 @@ display(fold(tma.tma_kernel), fold(tma.compute_tile), fold(tma.make_descriptor))
 # - [PTX ISA](https://docs.nvidia.com/cuda/parallel-thread-execution/), sections on tensors and `cp.async.bulk.tensor`.
 # - [Async Data Movement: TMA](https://mlc.ai/modern-gpu-programming-for-mlsys/chapter_tma/index.html), a longer
 #   introduction with pictures.
-# - Micikevicius and others, [FP8 Formats for Deep Learning](https://arxiv.org/abs/2209.05433), 2022.
 #
 # ## What to read next
 #
 # This lesson chose tile, stages and warps without saying why. The next lesson, 07, chooses them for a shape that nobody
-# has measured. For packed groups without switches go to lesson 08. FP8 with scales is in lesson 12.
+# has measured. For packed groups without switches go to lesson 08. FP8 is in lesson 12.

@@ -12,29 +12,25 @@
 # The kernel of lesson 06 runs with any tile, any number of warps and any number of stages. It is right with all of
 # them, and slow with most. Who chooses, and when, for a shape that nobody has seen before?
 #
-# **About 80 minutes. Afterwards you can**
+# **About 50 minutes. Afterwards you can**
 #
 # - rule out configurations by compiling them, without a GPU,
 # - explain why large groups want large tiles and decoding wants low ones,
 # - choose the key of an [autotuner](glossary.md#autotuner), and recognise a key that is too narrow or too exact,
-# - judge a way to choose, such as a model of time, by what it loses (its *[regret](glossary.md#regret)*) on shapes that
-#   it has not seen.
+# - judge a way to choose by what it loses (its *[regret](glossary.md#regret)*) on shapes that it has not seen.
 #
-# You need: lessons 05 and 06. The lesson has two parts. The second, from *Second reading* on, takes about 30 of the
-# minutes and also needs lesson 10. Skip it now, and come back after lesson 10.
+# You need: lessons 05 and 06.
 
 # %%
-import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 
 import functools
 import inspect
 import itertools
-import json
 import math
 import random
 import re
 import statistics
-from dataclasses import replace
 
 import torch
 import triton
@@ -43,17 +39,15 @@ from IPython.display import display
 
 # %%
 from course_kernels import GemmConfig, codegen, runtime
-from course_kernels.bench import record, zoo
-from course_kernels.bench.tuning import fit as fitting
+from course_kernels.bench import record
 from course_kernels.bench.rows import by_name
-from course_kernels.kernels.cute_sm90.config import PINGPONG, CuteConfig
 from course_kernels.lists import cost_model
 from course_kernels.engine import offers as choice
 from course_kernels.engine.product import typical_rows
 from course_kernels.engine.tuning import Extents, Kind, candidates as swept, choose, fallback_rules as rules
-from course_kernels.engine.tuning import explain, measured as constants, time_model
+from course_kernels.engine.tuning import measured as constants
 from course_kernels.schedule import CostModel
-from gemm_course.figures import f07_budget as budget, f07_choices as lookup, f07_predicted_times as predicted
+from gemm_course.figures import f07_budget as budget, f07_choices as lookup
 from gemm_course.lessons.l07_budget import SM_REGISTERS, THREAD_REGISTERS, Use, rejection_reason
 from gemm_course.lessons.listing import fold
 
@@ -235,7 +229,7 @@ budget.sm_budget([uses[i] for i in (6, 7, 8, 4, 0)])
 # %% [markdown]
 # From the top:
 #
-# - **4 warps** leave 256 sums to each thread. The red part is spilled. With 8 warps a thread has 128 sums.
+# - **4 warps** leave 256 sums to each thread. The part in dark orange is spilled. With 8 warps a thread has 128 sums.
 # - **The whole result** needs shared memory before it is stored, more than a stage does. With 4 stages it does not fit.
 #   Stored in two parts (`2p`) it does. With four stages, a block is fetched three steps before it is needed, so the
 #   program waits less for memory.
@@ -506,8 +500,8 @@ choose_rounded(batches, 4)
 # ## Measure before, compute when called
 #
 # The stall at the first call under each key is still there. So the library never measures when it is called. `course
-# tune` measures many shapes once on a GPU, and fits a model of time to them: the second part of this lesson. A call
-# computes its choice from the shape, and measures nothing:
+# tune` measures many shapes once on a GPU, and fits a model of time to them: lesson 17. A call computes its choice from
+# the shape, and measures nothing:
 
 # %%
 h200 = constants.read(constants.CONSTANTS / "h200.json").gpu
@@ -523,7 +517,7 @@ for rows in (4096, 512, 4):
 # **Guess:** how many different averages, and how many choices, do a thousand batches have?
 
 # %% tags=["hide-output"]
-totals = [round(32768 * draw.uniform(0.8, 1.2)) for _ in range(1000)]
+totals = [round(32768 * random.Random(seed).uniform(0.8, 1.2)) for seed in range(1000)]
 averages = {typical_rows(total, 8) for total in totals}
 answers = {choose(forward, Extents(rows, 4096, 4096, 8), h200).config for rows in averages}
 print(f"{len(set(totals))} different totals, {len(averages)} averages, {len(answers)} configuration")
@@ -535,14 +529,14 @@ print(f"{len(set(totals))} different totals, {len(averages)} averages, {len(answ
 #
 # </details>
 #
-# The picture shows the choices over all shapes of this layer.
+# The picture shows the chosen tiles over all shapes of this layer. (Neighbours that differ in warps or stages only have
+# one colour.)
 
 
 # %%
 def chosen(rows, K):
     tile = choose(forward, Extents(rows, 4096, round(K), 8), h200).config
-    block, rest = budget.short_name(tile)
-    return f"{block} {rest.split()[0]} {tile.programs_per_sm}/SM"
+    return f"{tile.block_m}×{tile.block_n}"
 
 
 rows = [2 ** (i / 4) for i in range(4 * 14 + 1)]
@@ -581,8 +575,8 @@ panels = {
 lookup.slowdowns(panels, frames)
 
 # %% [markdown]
-# A lead of less than 1 % may be chance. So count how much a choice loses, not how often it is the best. **Regret** is
-# the time of the choice over the time of the best candidate. We compare three ways to choose, in per cent lost:
+# A lead of a hundredth may be chance. So count how much a choice loses, not how often it is the best. **Regret** is the
+# time of the choice over the time of the best candidate. We compare three ways to choose, in per cent lost:
 #
 # - one configuration for all,
 # - rules that were written by hand,
@@ -644,321 +638,23 @@ for way, ratios in ways.items():
 #    the tile suits. The second averages to about 11, so its one large group gets low tiles: slow, and still
 #    correct.</details>
 #
-# ## Summary of the first part
+# ## The production code
+#
+# `choose` of `engine.offers` selects a backend, and a configuration for it: on Hopper from a model of time, elsewhere
+# from rules. Lesson 17 opens the model.
+
+# %%
+display(fold(choice.choose), fold(choose))
+
+# %% [markdown]
+# ## Summary
 #
 # - A configuration has to fit: sums in registers, stages and result in shared memory. Compiling shows it, without a
 #   GPU.
 # - Large groups want the largest tile that fits, for reuse. Few rows want a low tile, for more bytes on their way.
 # - An autotuner remembers by key. With too narrow a key it keeps a wrong choice. With too exact a key it never hits.
 # - Tuning at call time stalls a program for seconds. Measure before, and compute the choice when called.
-#
-# Go on with [lesson 08](08_contiguous_offsets.ipynb), and read the rest of this lesson after lesson 10.
-
-# %% [markdown]
-# ## Second reading: tuned on thirteen rows, beaten on the fourteenth
-#
-# On Hopper the library has a second kernel, in CuTe DSL (lesson 10), with configurations of its own. For a while a few
-# thresholds chose the kernel and its configuration. They came from thirteen shapes, the rows of our benchmark. On
-# these, their choices were the best or nearly so. Here is the rule. (Up to 64 rows, a table of measured winners chose
-# among Triton's configurations. It no longer exists, so the rule by hand stands in for it, and loses more.)
-
-# %%
-SQUARE = CuteConfig(tile_m=128, tile_n=128, tile_k=64, cluster=2, stages=6, schedule=PINGPONG)
-WIDE = replace(SQUARE, tile_n=192, stages=4)
-FITTED = replace(WIDE, stages=5, last_tile_n=128, tail_tile_n=256)
-
-
-def thresholds(kind, M, N, K, G):
-    """The old rule. ``kind``: "m,k" forward, "m,n" the rows' gradient, "k,n" the weights'; M or K is an average."""
-    rows, unused = (K if kind == "k,n" else M), -N % WIDE.tile_n
-    if rows <= 64:  # to Triton, by a rule
-        return rules.by_hand(Kind.parse(kind), Extents(M, N, K, G), h200, uses_tma=True)[0]
-    if kind == "m,k" and K > 512 and (rows <= 1024 or 40 * unused <= N):
-        return replace(WIDE, split_last_wave=True) if rows > 4096 and not unused else FITTED
-    if kind == "m,n" and rows <= 512 and 64 * unused <= N:
-        return replace(WIDE, split_last_wave=True)
-    if kind == "k,n":
-        down, across = math.ceil(M / WIDE.tile_m), math.ceil(N / WIDE.tile_n)
-        pairs = down // 2 * across + down % 2 * math.ceil(across / 2)
-        return WIDE if 16 * unused <= N and pairs % 66 == 0 else SQUARE
-    return replace(SQUARE, split_last_wave=True)
-
-
-# %%
-def model_of(row):
-    """The published model that a row is of; a random row is its own."""
-    return max((each.name for each in zoo.MODELS if row.startswith(each.name)), key=len, default=row)
-
-
-def products(name):
-    """The products of a record: their kind, extents, and µs of each configuration."""
-    rows = record.load(name)["rows"]
-    return fitting.samples(rows, {row: model_of(row) for row in rows})
-
-
-# %% [markdown]
-# Each number had its reason. Then somebody ran a fourteenth shape. So we measured the expert layers of fifteen
-# published models with 16 to 16,384 tokens, and random shapes, with *every* candidate of both kernels. Now we can
-# compute the regret of the rule.
-#
-# **Guess:** how much does the rule lose on average, and at worst?
-
-
-# %% tags=["hide-output"]
-def loss_of_thresholds(product):
-    """The rule's time over the best one's; None where its configuration was not measured."""
-    us = product.us.get(swept.name_of(thresholds(str(product.kind), *product.extents)))
-    return us and us / min(product.us.values())
-
-
-def loss_in_words(ratios):
-    return f"+{statistics.geometric_mean(ratios) - 1:.1%} on average, +{max(ratios) - 1:.0%} at worst"
-
-
-passes = {"m,k": "forward", "m,n": "gradient of the rows", "k,n": "gradient of the weights"}
-for gpu_name, name in (("H200", "configurations"), ("H100", "configurations_h100")):
-    for kind, title in passes.items():
-        found = [loss_of_thresholds(product) for product in products(name) if str(product.kind) == kind]
-        known = [ratio for ratio in found if ratio]
-        print(f"{gpu_name}, {title:23} {loss_in_words(known)} ({len(known)} of {len(found)} products)")
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# On the H200 8 to 10 % on average, and 46 % at worst. On the H100 10 to 16 % on average, and at worst
-# twice the time.
-#
-# </details>
-#
-# (The other products are left out: there the rule chooses a configuration that this record does not have.)
-#
-# Thirteen rows were too few, and one GPU was too few: on an H100, whose memory is slower, the same thresholds lose
-# more.
-#
-# ### The limits of a table
-#
-# More rows in the table would help, but only near those rows. Between two of them the time is not smooth. The SMs take
-# tiles in [waves](glossary.md#wave), and a wave takes its time whether it is full or not. Here are six shapes of one
-# layer in one bucket. (The names list a configuration of the CuTe kernel, its tile first. Lesson 10 explains the rest.)
-
-# %%
-scout = dict(N=5120, K=8192, G=2)  # Llama 4 Scout: the second product of two experts, on one GPU of eight
-measured_candidates = constants.read(constants.CONSTANTS / "h200.json").candidates
-of_bucket = time_model.fastest(forward, Extents(256, **scout), h200).config
-for rows in (192, 208, 224, 256, 272, 350):
-    ranked = time_model.ranking(forward, Extents(rows, **scout), h200)
-    kept = next(each.us for each in ranked if each.config == of_bucket)
-    bucket = nearest_power_of_two(rows)
-    print(f"{rows} rows, bucket {bucket}: {ranked[0].us:3.0f} µs expected, {swept.name_of(ranked[0].config)}; "
-          f"that of 256 rows loses {kept / ranked[0].us - 1:.1%}")  # fmt: skip
-
-# %% [markdown]
-# The bucket is the same in all lines, and the best choice is not. A table stores which configuration won. It does not
-# store why. The reason would carry over to the next shape, and to a GPU with other memory.
-#
-# ### A model of time
-#
-# The reason can be counted from the shape: tiles, waves, blocks of K, bytes. The host does not know the rows of single
-# groups. So it counts twice: for groups of nearly the same size, and for groups as in a layer of experts of unequal
-# load. Each of these spreads has eight sizes, as multiples of the average.
-
-# %%
-layer = dict(N=2048, K=2048, G=64)
-one = next(each for each in measured_candidates[forward] if each.config == CuteConfig())  # 128×256
-for rows in (32, 112, 2048):
-    for name, spread in zip(("even", "skewed"), time_model.SPREADS):
-        parts = time_model.work(one.config, forward, Extents(rows, **layer), spread)
-        tiles, moved = sum(part.tiles for part in parts), sum(part.bytes for part in parts)
-        print(f"{rows:4} rows, {name:6}: {tiles:6,.0f} tiles, {tiles / h200.sms:4.1f} waves, {parts[0].blocks:.0f} "
-              f"blocks each; {moved / 1e6:5,.0f} MB, {moved / h200.bandwidth / 1e6:3.0f} µs of memory")  # fmt: skip
-
-# %% [markdown]
-# Six constants c₁ to c₆ for each configuration turn these counts into time:
-#
-# - t = tiles / 132 · (c₁ · blocks + c₂) is the time of the tiles on 132 SMs. Fewer than 132 tiles all run at
-#   once: then divide by their number,
-# - b = bytes / (c₄ · bandwidth) is the time of the bytes,
-# - both overlap: together they take (tᵖ + bᵖ)¹ᐟᵖ with p = c₅. With p = 1 that is t + b, with a large p the longer one.
-# - The empty part of the last wave adds c₃ of its time, and the launch adds c₆.
-#
-# The first three lines are computed for each of a spread's eight sizes, and added. The estimate is the mean of the two
-# spreads. The cell below does so by hand:
-
-# %%
-meanings = ("µs for a block of K", "µs for a tile beside its blocks", "of an empty place in the last wave counts",
-            "of the memory's rate is reached", "how well tiles and bytes overlap", "µs for the launch")  # fmt: skip
-for value, meaning in zip(one.constants, meanings):
-    print(f"{value:5.2f} {meaning}")
-# %%
-c1, c2, c3, c4, p, c6 = one.constants
-
-
-def by_hand(spread):
-    parts = time_model.work(one.config, forward, Extents(256, **layer), spread)  # one for each size of groups
-    each = c1 * parts[0].blocks + c2  # µs of a tile
-    times = [(part.tiles / 132 * each, part.bytes / (c4 * h200.bandwidth * 1e6)) for part in parts]
-    waves = sum(part.tiles for part in parts) / 132
-    return sum((t**p + b**p) ** (1 / p) for t, b in times) + c3 * (math.ceil(waves) - waves) * each + c6
-
-
-even, skewed = map(by_hand, time_model.SPREADS)
-print(f"even {even:.0f} µs, skewed {skewed:.0f} µs, their mean {(even + skewed) / 2:.0f} µs; "
-      f"{time_model.estimate(one, forward, Extents(256, **layer), h200):.0f} µs after a smooth correction")  # fmt: skip
-
-# %% [markdown]
-# The constants are fitted to the measured times by least squares of their logarithms. A choice needs no times, only
-# differences between configurations. So the fit takes out the part of the error that all configurations of a product
-# have in common, and a configuration counts less, the further it is behind the best. The remaining error is fitted by a
-# smooth function of the extents. This correction can change the estimate of a configuration by some per cent for
-# large or deep shapes, but it is too smooth to follow single shapes. The library reads the constants from a file for
-# each GPU. It evaluates all configurations when it first sees a shape. Nothing runs on the GPU for that.
-#
-# ### Judge it on a model that it has not seen
-#
-# A model that is fitted to all rows and judged on the same rows may have learned them by heart, as the table did. So we
-# leave out one published model with all its rows, fit to the others, and predict the one left out:
-
-# %%
-torch.set_num_threads(1)  # the matrices of a fit are small
-record_us = products("configurations")
-unseen = [product for product in record_us if product.source == "qwen3-30b-a3b" and product.kind == forward]
-others = [product for product in record_us if product.source != "qwen3-30b-a3b"]
-fitted = fitting.fit(others, h200, [forward])
-judged = fitting.regret(unseen, fitted, h200)
-print(f"fitted to {len({product.source for product in others} & {each.name for each in zoo.MODELS})} models "
-      f"and random shapes: {loss_in_words([each.times for each in judged])}, {len(judged)} products")  # fmt: skip
-
-# %% [markdown]
-# The next picture is of one layer of the model left out: the second product of Qwen3-30B-A3B, for the 16 experts that
-# one of eight GPUs has. Lines are predicted times of five configurations. Their constants come from other models
-# only. Dots are measured times.
-#
-# **Guess:** which configuration wins at 4 rows, and which at 512? Where do the lines bend?
-
-# %% tags=["hide-output"]
-down = dict(N=2048, K=768, G=16)
-lines, dots, grey, rings = {}, {}, [], []
-shown = {"triton 16_128_128_4_4_1_1_1": "Triton 16×128×128", "cute 64x128x128_1_4_pingpong_8": "CuTe 64×128×128",
-         swept.name_of(replace(SQUARE, split_last_wave=True)): "CuTe 128×128×64, halved",
-         swept.name_of(replace(WIDE, split_last_wave=True)): "CuTe 128×192×64, halved",
-         swept.name_of(replace(FITTED, dynamic=True)): "CuTe 128×192×64, fitted"}  # fmt: skip
-for each in fitted[forward]:
-    if label := shown.get(swept.name_of(each.config)):
-        asked = [2 ** (i / 16) for i in range(16 * 11 + 1) if time_model.suits(each.config, forward, 2 ** (i / 16))]
-        lines[label] = [(rows, time_model.estimate(each, forward, Extents(rows, **down), h200)) for rows in asked]
-for product, each in zip(unseen, judged):
-    rows, *rest = product.extents
-    if rest == list(down.values()):
-        rings.append((rows, product.us[each.chosen]))
-        for config, us in product.us.items():
-            (dots.setdefault(shown[config], []) if config in shown else grey).append((rows, us))
-assert lines.keys() == set(shown.values())
-predicted.expected_times(dict(sorted(lines.items(), reverse=True)), dots, grey, rings)
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# A low tile at 4 rows, one of the largest at 512. Lines bend where the tiles begin to take longer than the bytes.
-#
-# </details>
-#
-# On the left all lines are nearly flat: reading the weights takes all the time, and low tiles waste least. A line
-# bends where the tiles take longer than the bytes, and low tiles bend first. The steps are waves. Where a dot is off
-# its line, the model is wrong. A ring marks its choice. It still chooses well if the ring is at the lowest dot or
-# close to it. Here the choice loses at most 1 %, but 6 % at 128 rows: there the same tile in a dynamic order is
-# faster.
-#
-# The library's file of constants has this judgement for every model, each left out in turn. The picture compares it
-# with the thresholds on the same products. A dot is the mean of a model's products, and a line ends at the worst of
-# them.
-
-
-# %% tags=["hide-input"]
-def both(gpu, name):
-    """Pass → model → way to choose → times over the best one's, for products on which both can be judged."""
-    content = json.loads((constants.CONSTANTS / f"{gpu}.json").read_text())
-    panels = {title: {} for title in passes.values()}
-    for product in sorted(products(name), key=lambda product: product.source):
-        old, new = loss_of_thresholds(product), content["regret"]["left out"].get(product.name)
-        if old and new:
-            ways = panels[passes[str(product.kind)]].setdefault(product.source, {"thresholds": [], "time model": []})
-            ways["thresholds"].append(old)
-            ways["time model"].append(new[1])
-    return panels
-
-
-predicted.losses_by_model(both("h200", "configurations"))
-
-# %% [markdown]
-# And on an H100, with constants of its own, fitted to a smaller record:
-
-# %%
-for title, by_model in both("h100", "configurations_h100").items():
-    for way in ("thresholds", "time model"):
-        print(f"{title:23} {way:10} {loss_in_words([ratio for ways in by_model.values() for ratio in ways[way]])}")
-
-# %% [markdown]
-# The means shrink, and the worst cases with them. Look at the largest loss of a gradient of the rows: Phi-3.5-MoE's
-# first product for 1,024 tokens. Count its waves as the model does for even groups, and as its groups really need
-# them:
-
-# %%
-row = "phi-3.5-moe-1024-random-up"
-entry = record.load("configurations")["rows"][row]
-content = json.loads((constants.CONSTANTS / "h200.json").read_text())
-_, loss, chosen_name, best_name = content["regret"]["left out"][f"{row} dA"]
-configs, sizes, columns = swept.by_name(Kind("m", "n")), entry["sizes"], entry["K"]
-print(f"rows of the groups: {sorted(sizes)}")
-for name in (chosen_name, best_name):
-    tile = configs[name]
-    places = h200.sms * time_model.slots(tile)
-    parts = time_model.work(tile, Kind("m", "n"), Extents(128, columns, entry["N"], len(sizes)), time_model.SPREADS[0])
-    expected = sum(part.tiles for part in parts) / places
-    beside = math.ceil(columns / (tile.tile_n if name.startswith("cute") else tile.block_n))  # tiles
-    needed = sum(math.ceil(size / time_model.height(tile)) for size in sizes) * beside / places
-    print(f"{name}: {expected:.2f} waves expected, {needed:.2f} needed, {entry['dA']['us'][name]:.0f} µs")
-
-# %% [markdown]
-# On average a group has 128 rows, exactly a tile's height. Where groups are even, the model expects half of them to
-# need a second row of tiles, and so not quite three waves. This batch has nine such groups, not eight. The ninth begins
-# a fourth wave, nearly empty. Tiles of 64 rows need 4.97 waves: their fifth is full, and they are faster. Only the GPU
-# knows the sizes, so any choice on the host takes that risk.
-#
-# ### Ask the model
-#
-# The library asks this model for the kernel and its configuration. `explain` shows why:
-
-# %%
-print(explain(forward, Extents(256, **layer), h200))
-print(explain(forward, Extents(2, **layer), h200, others=1))
-
-# %% [markdown]
-# Three things to know when you use it:
-#
-# - The library asks for the average group rounded to a quarter of a power of two. So batches of about the same size
-#   share one choice and one compiled kernel.
-# - A GPU that nobody measured takes the constants of the measured GPU that is most like it, if both read operands in
-#   the same way. It counts with its own SMs, clock and bandwidth. `explain` says whose constants they are.
-#   `course tune` fits its own constants, in about three minutes.
-# - The model knows 8-bit products, too. Rules by hand answer for everything else: GPUs without constants or a relative
-#   (such as an A100), operands of 32 bits, and operands that a GPU with descriptors cannot describe.
-
-# %% [markdown]
-# ## The production code
-#
-# These are the functions that choose. `choose` selects a backend: it asks the model on Hopper, and falls back to Triton
-# where the CuTe kernel does not support the operands. `ranking` is the model's answer: configurations of both kernels,
-# the fastest first. The second `choose`, of `engine.tuning`, returns the first one for Triton, or that of a rule.
-
-# %%
-display(fold(choice.choose), fold(time_model.ranking), fold(choose))
-
-# %% [markdown]
-# ## Summary
-#
-# - The first part: a configuration has to fit, and the key of a choice is neither too narrow nor too exact.
-# - Regret on shapes that were left out shows what a lookup is worth.
-# - A table stores which configuration won. A model of tiles, waves and bytes also predicts shapes that nobody measured.
+# - Judge a choice by its regret on shapes that it has not seen.
 #
 # ## References
 #
@@ -971,6 +667,6 @@ display(fold(choice.choose), fold(time_model.ranking), fold(choose))
 #
 # ## What to read next
 #
-# The model chooses for a kernel that reads all groups from one packed matrix, through one descriptor. The next
-# lesson, 08, builds that kernel. Lesson 10 shows the kernel in CuTe DSL. Lesson 15 shows how to measure candidates
-# without fooling yourself.
+# The library chooses for a kernel that reads all groups from one packed matrix, through one descriptor. The next
+# lesson, 08, builds that kernel. Lesson 15 shows how to measure candidates without fooling yourself. Lesson 17 shows
+# the model that chooses: read it after lesson 10.

@@ -13,7 +13,7 @@
 # offsets say where the rows of each expert end. Can a kernel read this packed matrix as it is, without a descriptor per
 # group, and without a host that knows the sizes?
 #
-# **About 60 minutes. Afterwards you can**
+# **About 55 minutes. Afterwards you can**
 #
 # - write a grouped kernel for packed operands with three descriptors in all,
 # - store a tile that crosses the end of its group, with a mask and with a window,
@@ -24,7 +24,7 @@
 # You need: lessons 04 and 06.
 
 # %%
-import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 
 import torch
 import triton
@@ -35,11 +35,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from course_kernels import GemmConfig, GroupLayout, codegen, group_gemm, grouped_mm, runtime, schedule, testing
 from course_kernels.bench import record
-from course_kernels.bench.rows import rows, title_of
+from course_kernels.bench.rows import rows
 from course_kernels.kernels import contiguous
 from course_kernels.testing import reference
 from course_kernels.codegen import ptx
-from gemm_course.figures import f08_modes as modes, f08_packed_rows as draw, f08_pipelines as pipelines, roofline
+from gemm_course.figures import f08_modes as modes, f08_packed_rows as draw, f08_pipelines as pipelines
 from gemm_course.lessons import l08_pipeline
 from gemm_course.lessons.listing import fold
 
@@ -249,15 +249,16 @@ draw.overwritten(sizes, tail, {"mask at the matrix's end": whole, "mask at the g
 # Group 1 has 38 rows, 66 to 103. We give its first row the coordinate 2³⁰ − 38, and its last row 2³⁰ − 1. Row 104, the
 # first that is not ours, would have 2³⁰. That is the bound, so the hardware skips it.
 #
-# Now the coordinate 2³⁰ − 38 must mean row 66. So two other coordinates, with bounds of their own, add 104 (`base`, the
-# group's end) and −2³⁰ (`sign`). The sum is 104 − 2³⁰ + 2³⁰ − 38 = 66.
-#
-# The picture has the same three steps for the last tile of the group, which begins at row 98:
+# The picture has both: above, the coordinates of a plain descriptor; below, those of the window. The last tile of the
+# group begins at row 98.
 
 # %%
 draw.sliding_window(sizes, group=1, block=BLOCK)
 
 # %% [markdown]
+# Now the coordinate 2³⁰ − 38 must mean row 66. Two more coordinates only shift the address: `base` by +104 rows, `sign`
+# by −2³⁰. The sum is 104 − 2³⁰ + 2³⁰ − 38 = 66.
+#
 # `triton.tools.ragged_tma` makes such a descriptor. It adds two dimensions in front, so three coordinates now step
 # through the same rows. The hardware adds their steps to an address, and compares each coordinate with a bound of its
 # own. Those of `sign` and `base` are nearly 2³¹, so they are never reached:
@@ -267,6 +268,10 @@ draw.sliding_window(sizes, group=1, block=BLOCK)
 # | `sign` | 2³⁰ | 2³⁴ − leading | 2³¹ − 2¹⁶ | takes 2³⁰ rows back: 2³⁰ · 2³⁴ = 2⁶⁴ is 0 in 64 bits |
 # | `base` | the group's end | leading | 2³¹ − 2¹⁶ | moves forward to the group's end |
 # | `inside` | 2³⁰ − size + row | leading | 2³⁰ | reaches its bound when `row` reaches `size` |
+#
+# Why is `sign` not simply −2³⁰? The hardware takes a negative coordinate as outside, and would skip everything. So
+# `sign` is a positive number, and its *stride* takes the rows back: an address has 64 bits, and 2³⁰ steps of 2³⁴ bytes
+# are 2⁶⁴, which is 0. Of the stride 2³⁴ − leading, only −leading is left, 2³⁰ times.
 #
 # Check it in elements: the first row of group 1, its last row, and the first row of group 2.
 
@@ -614,50 +619,18 @@ for ends, check in ((with_zero, False), (offs_few.flip(0), True), (offs_few * 2,
 # Use `check=True` while you develop, and leave it out in the loop. Without it, wrong values give a wrong result. They
 # still cause no write outside of the result: the kernel limits each end to the rows that exist.
 #
-# ## The record
+# ## How much is wasted?
 #
-# These are forward products of real layers' shapes on an H200. Every provider's result was verified before it was
-# timed. 100 % is the ceiling: one dense product of the same size, or the bandwidth of a copy where memory is the limit.
-# The ceiling is measured too, so a kernel can exceed it: a copy spends half of its traffic on writes, decoding almost
-# none. [QuACK](glossary.md#QuACK) is a library of CuTe kernels that we compare with.
-
-# %%
-results = record.load("grouped_mm")
-results["rows"] = {row.name: results["rows"][row.name] for row in rows() if row.name in results["rows"]}
-roofline.against_peers(results)
-
-# %% [markdown]
-# The speed of this lesson's kernel compared with each of the others, as geometric means over these rows and four harder
-# ones (one expert gets all tokens, every other expert gets none, …):
-
-# %%
-ours = "triton"
-print(f"{results['providers'][ours]['label']} is")
-for other, speedup in results["speedups"][ours]["forward"].items():
-    label = results["providers"].get(other, {"label": other})["label"]
-    print(
-        f"  {speedup['times']:.2f} times as fast as {label} ({speedup['rows']} rows; {speedup['worst']:.2f} at worst)"
-    )
-
-# %% [markdown]
-# What limits each row? A row under the slope is limited by bytes, one under the flat part by arithmetic. The distance
-# from the [roof](glossary.md#roof) has three causes: wasted rows, a last wave that is not full, and stores that overlap
-# with nothing. The ring is `grouped_mm` as you call it, which chooses between the library's two kernels. The dots are
-# the others.
-
-# %%
-roofline.roofline(results)
-
-# %% [markdown]
-# How much is wasted? We count with tiles of 128 rows, and of 16 in the two rows of decoding:
+# We count the rows that are computed and dropped, for real layers: with tiles of 128 rows, and of 16 in the two rows of
+# decoding. Lesson 15 has the recorded times of these rows, beside every other library's.
 #
 # **Guess** which row wastes most.
 
 # %% tags=["hide-output"]
-for row in results["rows"].values():
-    block = 128 if row["kind"] == "compute" else 16
-    computed = sum(triton.cdiv(size, block) * block for size in row["sizes"])
-    print(f"{title_of(row):52} {1 - sum(row['sizes']) / computed:4.0%} of the computed rows are wasted")
+for row in rows():
+    block = 128 if row.kind == "compute" else 16
+    computed = sum(triton.cdiv(size, block) * block for size in row.sizes)
+    print(f"{row.title:52} {1 - sum(row.sizes) / computed:4.0%} of the computed rows are wasted")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -720,9 +693,8 @@ display(*map(fold, (contiguous.store_sums, contiguous.store_result, contiguous.s
 #   descriptor with a bound that moves.
 # - Gale and others, [MegaBlocks: Efficient Sparse Training with Mixture-of-Experts](https://arxiv.org/abs/2211.15841),
 #   2022: packed groups instead of padding or dropped tokens.
-# - [QuACK](https://github.com/Dao-AILab/quack), compared with in the record.
 #
 # ## What to read next
 #
 # Triton decides how the kernel uses Hopper's units. The next lesson, 09, looks at a library that names each of them,
-# CUTLASS. Lesson 11 takes the modes into training, and lesson 15 shows how the record was measured.
+# CUTLASS. Lesson 11 takes the modes into training, and lesson 15 has the record of these kernels.

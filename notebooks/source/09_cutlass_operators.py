@@ -23,7 +23,7 @@
 # You need: lesson 08 (contiguous offsets).
 
 # %%
-import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 from gemm_course.notebook.extras import need
 
 need("cutlass", "cutlass")
@@ -76,13 +76,12 @@ def blank(*shape, dtype=torch.bfloat16):
 A, B, out, offs = blank(total_m, K), blank(G, N, K).mT, blank(total_m, N), blank(G, dtype=torch.int32)
 args = ops.IndexPtrGroupedGemmArguments(A, B, out, accumulator_type=torch.float32, offsets=offs, offsets_along="m")
 for target in ("100f", "90a"):
-    found = ops.get_operators(args, target_sm=target)
-    print(target, "some" if found else "none", "from", {type(each).__module__.partition(".")[0] for each in found})
+    found = [type(each).__module__ for each in ops.get_operators(args, target_sm=target)]
+    print(target, "some" if any(name.startswith("cutlass.") for name in found) else "none", "of NVIDIA's own")
 
 # %% [markdown]
 # `"100f"` is Blackwell's family (B200 and its relatives). `"90a"` is Hopper (H100, H200), with the instructions that
-# only Hopper has. NVIDIA has operators for Blackwell and none for Hopper. Later in the lesson we add some. (If you run
-# this cell again after that, it finds them.)
+# only Hopper has. NVIDIA has operators for Blackwell and none for Hopper. Later in the lesson we add some.
 #
 # ## Read the metadata
 #
@@ -284,7 +283,7 @@ print(ours)
 # %% [markdown]
 # Our operators have two more columns. *Schedule* says how warps share the work: [cooperative](glossary.md#cooperative)
 # warp groups share a tile, [ping-pong](glossary.md#ping-pong) ones take turns with a tile each. *Others* are further
-# tile shapes of the same operator. Lesson 10 explains both. Which of them should you take? Lesson 07's model chooses.
+# tile shapes of the same operator. Lesson 10 explains both. Which of them should you take? Lesson 17's model chooses.
 #
 # ## The production kernel
 #
@@ -419,6 +418,8 @@ for row in results["rows"].values():
         for name, us in row["us"]["forward"].items():
             rate = row["rate"]["forward"][name]
             print(f"{known[name]['label']:34} {us['median_us']:6.1f} µs {rate:5.0f} {row['unit']}")
+        loop_us, our_us = (row["us"]["forward"][name]["median_us"] for name in ("loop", "cute"))
+        print(f"the loop takes {loop_us / our_us:.1f} times as long as our operator's kernel")
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -34,8 +34,8 @@ import cutlass
 from cutlass import cute
 from IPython.display import display
 
-from course_kernels.bench import record, zoo
-from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_ALONG_K, COOPERATIVE, PINGPONG, CuteConfig
+from course_kernels.bench import record
+from course_kernels.kernels.cute_sm90.config import CONFIGS, COOPERATIVE, PINGPONG, CuteConfig
 from course_kernels.kernels.cute_sm90.form import Form
 from gemm_course.figures import f10_clusters as cute_clusters, f10_kernel as picture
 from gemm_course.lessons import hopper_kernel as small, records
@@ -118,16 +118,16 @@ show(small.multiply)
 # earlier writes to the sums. `commit_group` closes a batch of `wgmma`s, and `wait_group(0)` waits until no batch is
 # left. Then the stage is given back.
 #
-# **Guess** before you open the picture: a copy takes 2.5 times as long as the multiplication of a block. A CTA
-# computes two tiles, one after the other. How much faster is it with four stages than with two?
+# **Guess** before you open the picture: a copy takes 2.5 times as long as the multiplication of a block. A CTA computes
+# two tiles, one after the other. How much faster is it with four stages than with two?
 
 # %% tags=["hide-output"]
-picture.ring({f"{n} stages": simulate(replace(together, stages=n), tiles=2, blocks=7) for n in (2, 4)})
+picture.ring({f"{n} stages": simulate(replace(together, stages=n), tiles=2, blocks=7, copy=2.5) for n in (2, 4)})
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 1.7 times as fast: 20.5 units of time in place of 35.5.
+# It needs little more than half the time, as the titles of the panels say.
 #
 # </details>
 #
@@ -139,8 +139,8 @@ picture.ring({f"{n} stages": simulate(replace(together, stages=n), tiles=2, bloc
 # - While a tile is stored, copies go on: the producer is already at the next tile. (This is the production kernel. In
 #   the small one each CTA has a single tile.)
 #
-# The times come from a small model, `simulate`. The unit is the time in which one block is multiplied. They are
-# not measured. The model keeps a stage until the `wgmma`s of the next block have been issued (pale green), as the
+# The times come from a small model, `simulate`. The unit is the time in which one block is multiplied. They are not
+# measured. The model keeps a stage until the `wgmma`s of the next block have been issued (pale green), as the
 # production kernel does: it waits with `wait_group(1)`, for all batches but the newest.
 #
 # ## The kernel
@@ -228,8 +228,7 @@ count(small.compile_product(doubled)[1])
 # <details><summary>Answer</summary>
 #
 # Stores to local memory appear, and the conversions of pairs disappear: the loop converts one number at a time, with
-# another instruction. (A store takes four sums. So 16 stores set the 64 sums to zero, and 16 store their values. The
-# last one stores a rounded number, and is in the loop.)
+# another instruction. (33 = 16 stores that zero 64 sums, four at a time + 16 that write them + 1 in the loop.)
 #
 # </details>
 #
@@ -245,8 +244,8 @@ count(small.compile_product(doubled)[1])
 # they take turns: one stores while the other multiplies. FlashAttention-3 uses the same schedule, and hides its softmax
 # with it.
 #
-# **Guess** before you open the picture: a tile's K is 16 blocks long, and one warp group's store takes as long as
-# the multiplication of four blocks. Which share of the time do the tensor cores multiply, cooperative and in ping-pong?
+# **Guess** before you open the picture: a tile's K is 16 blocks long, and one warp group's store takes as long as the
+# multiplication of four blocks. Which share of the time do the tensor cores multiply, cooperative and in ping-pong?
 
 # %% tags=["hide-output"]
 in_turn = CuteConfig(128, 192, 64, cluster=2, stages=4, schedule=PINGPONG)
@@ -256,8 +255,8 @@ picture.warp_group_turns({name: simulate(config, tiles=4, blocks=16) for name, c
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 91 % and 100 %, from the first block to the last. Two warp groups share the store of a cooperative tile, so it takes
-# only the time of two blocks: the tensor cores multiply 64 of 70 units.
+# In ping-pong all of it, from the first block to the last; the panels' titles have both shares. Two warp groups share
+# the store of a cooperative tile, so it takes only the time of two blocks.
 #
 # </details>
 #
@@ -278,22 +277,22 @@ print("ping-pong, 192 columns:", in_turn.why_not(Form()) or "fits")
 # %%
 rows = record.load("hopper_steps")["rows"]
 smaller = replace(in_turn, tile_n=128, stages=6)
-found = {
+by_turns = {
     f"cooperative 128 × 256 → ping-pong 128 × {each.tile_n}": records.ratios(rows, "forward", together, each)
     for each in (in_turn, smaller)
 }
-picture.gains(found)
+picture.gains(by_turns)
 
 # %%
-for name, points in found.items():
+for name, points in by_turns.items():
     short, long = (statistics.median(factor for K, factor in points if low <= K < high)
                    for low, high in ((0, 700), (8000, 1e9)))  # fmt: skip
     print(f"{name}: median {short:.2f} for K below 700, {long:.2f} for K of 8,000 and more")
 
 # %% [markdown]
-# A dot is one matrix product. On the left of each panel, K is short: a store follows after few blocks, and hiding it
-# helps most, as the medians say. (The highest dots are single matrix products, at other K.) Where K is long, each of
-# the two wins on some matrix products. There it also matters how well a tile's height and width fit the groups.
+# A dot is one matrix product, the darker the longer its K. Where K is short, a store follows after few blocks, and
+# hiding it helps most, as the medians say. Where K is long, each of the two wins on some matrix products. There it also
+# matters how well a tile's height and width fit the groups.
 #
 # ## Clusters and multicast
 #
@@ -310,16 +309,16 @@ cute_clusters.multicast(together)
 
 # %%
 low = CuteConfig(64, 256, 64, cluster=2, stages=4, schedule=PINGPONG)
-alone = "one CTA → cluster of two"
 picture.gains({
-    f"{alone}, tile {each.tile_m} × {each.tile_n}": records.ratios(rows, "forward", replace(each, cluster=1), each)
+    f"one CTA → cluster of two, tile {each.tile_m} × {each.tile_n}":
+        records.ratios(rows, "forward", replace(each, cluster=1), each)
     for each in (in_turn, low)
 })  # fmt: skip
 
 # %% [markdown]
 # A tile of 64 × 256 reads four times as many columns of B as rows of A, so sharing B helps it most. A tile of 128 × 192
-# gains less. The dots at 1 in the second panel are nearly all groups of few rows: there is no second tile below the
-# first. (Panels differ in the products that were measured with both.)
+# gains less. The many dots at 1 in the second panel are nearly all groups of few rows: there is no second tile below
+# the first. (Panels differ in the products that were measured with both.)
 #
 # ## The order of tiles
 #
@@ -351,140 +350,12 @@ for height in (4, 16):
 #
 # </details>
 #
-# For nearly all matrix products, any strip of a few rows is square enough for L2. A few differ by up to 12 %. (Below 1,
-# the other height is faster than 8.)
-#
-# ## Who takes the next tile
+# For nearly all matrix products, any strip of a few rows is square enough for L2. A few differ more, as the last two
+# numbers say. (Below 1, the other height is faster than 8.)
 #
 # So far the first cluster takes tiles 0, 66, 132 and so on. Forward, that is fair, because all tiles have the same K.
-# In the gradient of a weight (lesson 08), the K of a tile is the number of rows of its expert. With Zipf's law some
-# tiles take a hundred times as long as others, and a cluster may get several of the long ones.
+# In the gradient of a weight it is not: lesson 17 hands out tiles in another order.
 #
-# Lesson 05 has the remedy, a dynamic order: a cluster takes the next number from a counter in memory. The loading warp
-# asks for it before it loads a tile. When two blocks are on their way, the answer is there, and the warp sends it to
-# all warps of the cluster. Recorded for gradients of weights, the fixed order against the dynamic one:
-
-# %%
-dynamic = replace(together, dynamic=True)
-measured = record.load("configurations")["rows"]
-found = {
-    f"{title}: fixed → dynamic":
-        records.ratios({name: row for name, row in measured.items() if law in name}, "dB", together, dynamic)
-    for title, law in (("Zipf's law", "-zipf-"), ("even routing", "-random-"))
-}  # fmt: skip
-picture.gains(found)
-
-# %%
-for name, points in found.items():
-    best, worst = max(points, key=lambda point: point[1]), min(points, key=lambda point: point[1])
-    print(f"{name}: at best {best[1]:.2f} times as fast (K {best[0]:.0f}), at worst {worst[1]:.2f} (K {worst[0]:.0f})")
-
-# %% [markdown]
-# K is the average expert's rows here. With even routing the dynamic order helps most at about 15 to 65 rows for each
-# expert: in a fixed order, a cluster that fell behind stays behind. With more rows it hardly helps, and a
-# few matrix products lose. So the library has both orders, and lesson 07's model chooses.
-#
-# Who sets the counter back to zero for the next launch? It used to be a launch of its own. But the kernel can do it.
-# Every tile asks for one number: if there are 100 tiles, the cluster that gets the 100th answer knows that nobody will
-# ask again. So it sets the counter back. In a trial on an H200, of which only the notes have the numbers, a matrix
-# product took 1.3 µs less in the median, which matters if it takes 50.
-#
-# *When* the number is sent matters as much. A first version sent it with the last load of a tile, which was too late.
-# We put clocks into the kernel. A warp group whose turn it was still had to wait 450 cycles for its tile. In the CTA
-# that does not ask the counter, 2,600 cycles passed between the last load of one tile and the first load of the next,
-# against 730 in a fixed order. So the tensor cores waited 1,800 cycles longer between two tiles, and ping-pong with
-# even routing was up to 18 % slower than in a fixed order. The numbers are in the [notes of our
-# measurements](../benchmarks/notes/hopper_k.md). Sent two blocks into the tile, the number is there long before
-# anybody needs it.
-#
-# ### The big stones first
-#
-# One loss remains: a deep group that comes last keeps a few clusters busy when all others are done. If you pack a
-# box, you begin with the big stones, and the small ones fill the gaps. So in the dynamic order, the kernel numbers
-# the tiles of deep groups first. A warp looks at 32 groups at a time, a *window*. In each window, groups of at least
-# 4 times the mean depth come first, then those of 2 times, then of 1, then the rest. The window that is not full
-# comes first: as the last one, it might hold nothing but deep groups. Simulated for 40 experts, Zipf's law and 66
-# clusters; a deeper group is darker:
-
-# %%
-(layer,) = zoo.rows(["granite"], tokens=[8192], routings=["zipf"], projections=["down"])
-cute_clusters.handed_out(dynamic, layer.sizes, rows=layer.K, columns=layer.N, clusters=66)
-
-# %% [markdown]
-# The same tiles are computed, and only their order differs. In simulations of this model's layers, the kernel took
-# 1.08 times as long as equal shares for all clusters before, and 1.02 times with deep groups first. In a trial on an
-# H200, of which only the notes have the numbers, thirteen gradients took about 0.97 of the time on average, and the
-# best about 0.9. With few rows there is little to gain: nearly every group is one block deep.
-#
-# ### Without a partner
-#
-# Such gradients mostly write: a tile of one or two blocks of K is multiplied at once, and storing it takes the time.
-# Two CTAs of a cluster share loads that hardly matter there, and wait for each other before each tile.
-#
-# **Guess:** up to how many rows for each expert is one CTA alone faster than a cluster of two, on an H200?
-
-# %% tags=["hide-output"]
-alone = replace(smaller, dynamic=True, cluster=1, swizzle_size=1)  # in strips of one row
-paired = replace(smaller, dynamic=True, most_stores=4, store_row_bytes=64)  # stores in smaller blocks: see below
-found = records.ratios(measured, "dB", paired, alone)
-for low, high in ((0, 16), (16, 64), (64, 512), (512, 32768)):
-    factors = [factor for K, factor in found if low < K <= high]
-    print(f"{low:3} < K ≤ {high:6,}: median {statistics.median(factors):.3f} of {len(factors)} matrix products")
-picture.gains({"cluster of two → one CTA, tile 128 × 128": found})
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# Up to about 64 rows, one block of K: there it is 3 % faster. With more than 512 rows it is 8 % slower. (In
-# a trial, about 1 % of the gain came from its strips of one row of clusters; the cluster of two has strips of eight. It
-# also stores in smaller blocks.) On an H100, whose memory is slower, the cluster is ahead or level in every median.
-#
-# </details>
-#
-# ### Not too far ahead
-#
-# How far ahead may the loads run? As far as there are free stages, we thought: with six stages and tiles of one block,
-# six tiles. But a tile that a CTA has asked for is no other's. At the end some CTAs still have tiles in their stages,
-# and others have nothing to do. We put clocks into the kernel: on a layer whose tiles take 2.6 µs each, the last CTA
-# ended 5.6 µs after the first. So now a tile's loads begin when all warps have read the number of the second tile
-# before it. In a trial, of which only the notes have the numbers, gradients of tiles one block deep took up to 4 % less
-# time, in the median 1 %; a few took 1 % more. Where tiles are deeper, little changed: their blocks fill the stages
-# before that limit is reached.
-#
-# ### Room for a fifth stage
-#
-# On an H100, [QuACK](glossary.md#QuACK) was ahead in many gradients of weights. We profiled four. In the one that
-# lost most no part of the GPU was at its limit: tensor cores were busy 54 % of the cycles, memory ran at 72 % of its
-# peak rate, the L2 cache at 83 %. But QuACK used 226 KiB of shared memory for tiles of 128 × 192, and our kernel 194.
-# Probably QuACK has one stage more. Does a fifth one fit in ours? A stage has 320 lines of 128 bytes. Each warp group
-# stages its result in blocks of 64 rows, 128 bytes a row, from which TMA stores it. Of the 227 KiB of an SM, one is
-# kept for barriers:
-
-# %%
-for stages, stores, row_bytes in ((4, 2, 128), (5, 2, 128), (5, 3, 64)):
-    tried = replace(in_turn, stages=stages, most_stores=stores, store_row_bytes=row_bytes)
-    sizes = tried.stage_lines * 128, 64 * row_bytes, tried.shared_bytes(Form())
-    stage, block, of_all = (size // 1024 for size in sizes)
-    print(f"{stages} stages of {stage} KiB; blocks for each warp group: {tried.store_blocks(Form())} of {block} KiB; "
-          f"in all {of_all} KiB of 226")  # fmt: skip
-
-# %% [markdown]
-# With a fifth stage only one block is left. Then a warp group has to wait until TMA has read the block, before it
-# writes the next one to the same place. With blocks of half the size three fit: two may still be read while it writes
-# the third. In a trial on an H100, the gradients of 22 layers took 0.988 of the time on average in a dynamic order,
-# and 0.993 in a fixed one. Four stages with four large blocks took 0.999 of the time: more blocks alone do not help.
-# Smaller blocks do, also without another stage: in tiles of 128 × 128 they took 0.991. We did not separate what the
-# stage brings from what the smaller blocks bring. The record says how often a configuration with small blocks is the
-# fastest of all fifteen:
-
-# %%
-small_blocks = {f"cute {config.name}" for config in CONFIGS_ALONG_K if config.store_row_bytes == 64}
-for gpu, name in (("H200", "configurations"), ("H100", "configurations_h100")):
-    each_us = [row["dB"]["us"] for row in record.load(name)["rows"].values()]
-    fastest = [min(us, key=us.get) for us in each_us]
-    print(f"{gpu}: {sum(each in small_blocks for each in fastest)} of {len(fastest)} gradients of weights")
-
-# %% [markdown]
 # ## The production kernel
 #
 # The library's kernel has the same roles. Beyond the small one it walks the groups: each role computes its next tile
@@ -527,8 +398,8 @@ record_analysis.speedups_over_peers(results, "cute", passes) if passes else None
 #    `STAGES = 5` there, `import my_kernel`, and count again. Which lines of the count change?
 #    <details><summary>Answer</summary>10 barriers, two for each stage. And 7 waits: the producer waits for each stage
 #    at its end.</details>
-# 3. In the cell of the ring, pass `copy=3` to `simulate`; its default is 2.5. How slow may a copy become before
-#    four stages are too few?
+# 3. In the cell of the ring, pass `copy=3` to `simulate`. How slow may a copy become before four
+#    stages are too few?
 #    <details><summary>Answer</summary>A stage is filled while the other three are multiplied: up to
 #    <code>copy=3</code>.</details>
 # 4. Draw `cute_clusters.multicast(together, beside=True)`: two tiles side by side share A. Which is better?
@@ -576,7 +447,7 @@ picture.gains({
 
 # %% [markdown]
 # Both medians are close to 1, but single matrix products gain or lose much more. So the library chooses a configuration
-# for each problem (lesson 07).
+# for each problem (lessons 07 and 17).
 
 # %% [markdown]
 # ## Summary

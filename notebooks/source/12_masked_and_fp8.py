@@ -26,7 +26,7 @@
 # (descriptors) and [08](08_contiguous_offsets.ipynb) (packed groups).
 
 # %%
-import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 
 import statistics
 
@@ -81,7 +81,10 @@ def step(rows, name):
 
 for rows in (1, 4, 16, 64, 256, 1024, 4096):
     one = step(rows, "bfloat16")
-    print(f"{rows:4} rows: {one.flops / one.moved:6.1f} FLOP per byte, at least {one.us:6,.0f} µs")
+    longer = one.us / step(1, "bfloat16").us - 1
+    print(
+        f"{rows:4} rows: {one.flops / one.moved:6.1f} FLOP per byte, at least {one.us:6,.0f} µs, {longer:6.0%} longer"
+    )
 
 
 # %% [markdown]
@@ -133,9 +136,9 @@ draw.packed_and_masked(sizes, max_M, group=5)
 # %%
 print("tokens   rows   experts without rows   slots used   room for X   rows used   weights")
 for tokens in (8, 32, 128):
-    layout = testing.routed_sizes("uniform", 8 * tokens, G)
+    counts = testing.routed_sizes("uniform", 8 * tokens, G)
     room, used, weights = (2e-6 * K * count for count in (G * tokens, 8 * tokens, G * N))
-    print(f"{tokens:6} {sum(layout):6} {layout.count(0):22} {used / room:12.1%}"
+    print(f"{tokens:6} {sum(counts):6} {counts.count(0):22} {used / room:12.1%}"
           f" {room:9,.0f} MB {used:8,.1f} MB {weights:6,.0f} MB")  # fmt: skip
 
 # %% [markdown]
@@ -147,9 +150,9 @@ for tokens in (8, 32, 128):
 # `torch.bmm` takes groups of equal size, and with slots all groups have equal size:
 
 # %%
-N, K = 64, 64  # small, for a CPU
-x = testing.integers((8, max_M, K), torch.float16, 1, device=device)
-w = testing.integers((8, N, K), torch.float16, 2, device=device)
+width, depth = 64, 64  # small, for a CPU
+x = testing.integers((8, max_M, depth), torch.float16, 1, device=device)
+w = testing.integers((8, width, depth), torch.float16, 2, device=device)
 for g, size in enumerate(sizes):
     x[g, size:] = float("nan")  # what an earlier step left in the slot: anything
 
@@ -176,11 +179,11 @@ def cost(layout, rows_computed, groups_read, N=4096, K=7168):
     }
 
 
-layout, tile = testing.routed_sizes("uniform", 256, G), 16
-in_tiles = sum(triton.cdiv(size, tile) * tile for size in layout)
+step_sizes, tile_rows = testing.routed_sizes("uniform", 256, G), 16
+in_tiles = sum(triton.cdiv(size, tile_rows) * tile_rows for size in step_sizes)
 ways = {
-    "bmm over 32 slots": cost(layout, rows_computed=32 * G, groups_read=G),
-    "tiles of used rows": cost(layout, rows_computed=in_tiles, groups_read=G - layout.count(0)),
+    "bmm over 32 slots": cost(step_sizes, rows_computed=32 * G, groups_read=G),
+    "tiles of used rows": cost(step_sizes, rows_computed=in_tiles, groups_read=G - step_sizes.count(0)),
 }
 draw.waste(ways, {"GFLOP": "{:,.0f}", "MB of weights": "{:,.0f}", "MB of rows": "{:,.0f}"})
 
@@ -237,13 +240,13 @@ def masked_kernel(
 
 # %%
 CANARY = -77.0
-y = torch.full((8, max_M, N), CANARY, dtype=torch.float16, device=device)
+y = torch.full((8, max_M, width), CANARY, dtype=torch.float16, device=device)
 group_layout = torch.tensor(sizes, dtype=torch.int32, device=device)
 blocks = TensorDescriptor.from_tensor(x, [1, 16, 32]), TensorDescriptor.from_tensor(w, [1, 32, 32])
 
 
 def launch():
-    masked_kernel[(4,)](*blocks, y, group_layout, 8, max_M, N, K, BLOCK_M=16, BLOCK_N=32, BLOCK_K=32, GROUPS=8)
+    masked_kernel[(4,)](*blocks, y, group_layout, 8, max_M, width, depth, BLOCK_M=16, BLOCK_N=32, BLOCK_K=32, GROUPS=8)
 
 
 def as_graph(launch):
@@ -288,9 +291,9 @@ draw.written_rows(runs, CANARY)
 too_many = [3, 0, 17, 1, 0, 5, 25, 0]
 group_layout.copy_(torch.tensor(too_many))
 y.fill_(CANARY)
-masked_kernel[(1,)](*blocks, y, group_layout, 8, max_M, N, K, BLOCK_M=16, BLOCK_N=32, BLOCK_K=32, GROUPS=8)
+masked_kernel[(1,)](*blocks, y, group_layout, 8, max_M, width, depth, BLOCK_M=16, BLOCK_N=32, BLOCK_K=32, GROUPS=8)
 neighbour = y[7, 0].ne(CANARY)
-print(f"group 7 has no rows, and {int(neighbour.sum())} of {N} elements of its slot 0 were written:")
+print(f"group 7 has no rows, and {int(neighbour.sum())} of {width} elements of its slot 0 were written:")
 print("all of them are", float(y[7, 0, 0]))
 
 # %% [markdown]
@@ -352,32 +355,52 @@ for rows, one in zip(builds, codegen.compile_many((each, "sm_90") for each in bu
 fp8.number_line(example=13.0)
 
 # %% [markdown]
-# In the middle, a number loses at most 1/16, whether it is 0.02 or 400. Smaller numbers lose more, and below 2⁻¹⁰ they
-# become 0; larger ones become 448. So the numbers should be in the middle part, from 2⁻⁶ to 448: a factor of 28,672. To
-# get them there, divide by a [scale](glossary.md#scale) before rounding, and multiply by it later.
+# Tensor cores have to support it. Hopper's do (compute capability 9.0, `sm_90`), and Ada's, too (8.9). For an Ampere
+# GPU (8.0), the compiler refuses:
+
+# %% tags=["nbval-ignore-output"]
+try:
+    codegen.compile_kernel("round_robin", "sm_80", dtype="float8_e4m3fn")
+except codegen.CompileError as error:
+    print(str(error).splitlines()[-1])
+
+# %%
+for name, target in codegen.TARGETS.items():
+    if target.backend == "cuda":
+        supported = target.capability >= runtime.FP8_CAPABILITY
+        print(f"{name:7} {target.gpus:16} float8_e4m3fn: {'yes' if supported else 'no'}")
+
+# %% [markdown]
+# (AMD's GPUs have FP8, too, partly in another format. The course supports the other dtypes there.) Triton's interpreter
+# computes FP8 on any machine. On a GPU without it, convert to float16: that has every number that `float8_e4m3fn` has,
+# so the result is the same, and only speed is lost.
+#
+# Back to the picture. In the middle, a number loses at most 1/16, whether it is 0.02 or 400. Smaller numbers lose more,
+# and below 2⁻¹⁰ they become 0; larger ones become 448. So the numbers should be in the middle part, from 2⁻⁶ to 448: a
+# factor of 28,672. To get them there, divide by a [scale](glossary.md#scale) before rounding, and multiply by it later.
 #
 # How many numbers share one scale? Here are four answers for 24 rows of three experts. Where the colour changes,
 # another scale begins:
 
 # %%
-sizes = [8, 8, 8]
-fp8.scale_shapes(24, sizes, 512)
+thirds = [8, 8, 8]
+fp8.scale_shapes(24, thirds, 512)
 
 # %% [markdown]
-# More scales cost little: one scale of four bytes for 128 numbers adds 3 % to the bytes. What do they gain? In language
-# models, a few activations are up to 100,000 times as large as the others ("massive activations"). They are in few
-# tokens and few columns. Our example has one of them, and two other problems:
+# More scales cost little: one scale adds four bytes to 128. What do they gain? In language models, a few activations
+# are up to 100,000 times as large as the others ("massive activations"). They are in few tokens and few columns. Our
+# example has one of them, and two other problems:
 
 # %%
-x = torch.randn(24, 512, generator=torch.Generator().manual_seed(12), dtype=torch.float64)
-x[:8] /= 256  # group 0: quiet tokens
-x[:, 77] *= 60  # a column that is large in every row
-x[11, 300] = 100_000 * x[8:].abs().median()  # one massive activation, in group 1
+acts = torch.randn(24, 512, generator=torch.Generator().manual_seed(12), dtype=torch.float64)
+acts[:8] /= 256  # group 0: quiet tokens
+acts[:, 77] *= 60  # a column that is large in every row
+acts[11, 300] = 100_000 * acts[8:].abs().median()  # one massive activation, in group 1
 largest = {
-    "one scale": x.abs().max(),
-    "a scale per group": torch.cat([rows.abs().max().expand(8, 1) for rows in x.split(sizes)]),
-    "a scale per row": x.abs().amax(1, keepdim=True),
-    "a scale per 1 × 128 block": x.view(24, 4, 128).abs().amax(2).repeat_interleave(128, 1),
+    "one scale": acts.abs().max(),
+    "a scale per group": torch.cat([rows.abs().max().expand(8, 1) for rows in acts.split(thirds)]),
+    "a scale per row": acts.abs().amax(1, keepdim=True),
+    "a scale per 1 × 128 block": acts.view(24, 4, 128).abs().amax(2).repeat_interleave(128, 1),
 }
 
 # %% [markdown]
@@ -393,8 +416,8 @@ def stored(x, largest):
     return (x / scale).clamp(-448, 448).float().to(torch.float8_e4m3fn).double() * scale
 
 
-attempts = {name: stored(x, top) for name, top in largest.items()}
-fp8.lost(x, attempts, sizes)
+attempts = {name: stored(acts, top) for name, top in largest.items()}
+fp8.lost(acts, attempts, thirds)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -409,7 +432,7 @@ fp8.lost(x, attempts, sizes)
 # Column 77 did no harm anywhere: 60 times larger is still in the middle part. Compare with 8-bit integers:
 
 # %%
-ordinary = x[16:, 128:]
+ordinary = acts[16:, 128:]
 outliers = [10 ** (i / 4) for i in range(4, 28)]
 errors = {"int8": [], "float8_e4m3fn": []}
 for times in outliers:
@@ -427,18 +450,20 @@ fp8.outlier_sweep(outliers, errors, {"100,000 times": 1e5})
 # weights that meet the large numbers are small here. Otherwise the large numbers would hide the error of the others.
 
 # %%
-weights = torch.randn(512, 256, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-weights[77] /= 60
-weights[300] /= 100_000
-exact = x @ weights
+acts_weights = torch.randn(512, 256, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+acts_weights[77] /= 60
+acts_weights[300] /= 100_000
+acts_product = acts @ acts_weights
 print("error of a row of the product    median   worst   rows above 4 %")
-for name, kept in {"bfloat16": x.bfloat16().double(), **attempts}.items():
-    error = (kept @ weights - exact).norm(dim=1) / exact.norm(dim=1)
+for name, kept in {"bfloat16": acts.bfloat16().double(), **attempts}.items():
+    error = (kept @ acts_weights - acts_product).norm(dim=1) / acts_product.norm(dim=1)
     print(f"{name:31} {error.median():8.1%} {error.max():7.1%} {int((error > 0.04).sum()):7} of {len(error)}")
 
 # %% [markdown]
 # Even with the best scales, float8 loses more than ten times as much as bfloat16, because it has three bits of
-# mantissa, and bfloat16 has seven. Scales decide how many rows lose more than that, and how much.
+# mantissa, and bfloat16 has seven. Scales decide how many rows lose more than that, and how much. (The long sum does
+# not average the rounding away. Of n terms, the errors partly cancel, and grow as √n. But random terms cancel, too, and
+# their sum also grows as √n. So the ratio stays.)
 #
 # ## Where does the scale go?
 #
@@ -555,13 +580,13 @@ def block_scaled_tile(x, w, y, x_scale, w_scale, BLOCKS: tl.constexpr, BLOCK: tl
 # %%
 backend = "auto" if runtime.supports_fp8(device) else "torch"
 slots = torch.zeros(3, 16, 512, device=device)
-slots[:, :8] = x.view(3, 8, 512).to(slots)
-w = torch.randn(3, 256, 512, generator=torch.Generator().manual_seed(1)).to(device)
-w[:, :, 77] /= 60
-w[:, :, 300] /= 100_000
-layout = torch.tensor(sizes, device=device)
-y = torch.empty(3, 16, 256, device=device)
-exact = torch.bmm(slots.double(), w.double().mT)[:, :8]
+slots[:, :8] = acts.view(3, 8, 512).to(slots)
+all_w = torch.randn(3, 256, 512, generator=torch.Generator().manual_seed(1)).to(device)
+all_w[:, :, 77] /= 60
+all_w[:, :, 300] /= 100_000
+all_layout = torch.tensor(thirds, device=device)
+all_y = torch.empty(3, 16, 256, device=device)
+all_exact = torch.bmm(slots.double(), all_w.double().mT)[:, :8]
 
 
 # %%
@@ -572,11 +597,11 @@ def quantize_lines(matrix):
 
 
 print("          scales of X   scales of W   error of a row: median   worst")
-by_lines = quantize_lines(slots), quantize_lines(w)
-by_blocks = quantize_1x128(slots, backend=backend), quantize_128x128(w, backend=backend)
+by_lines = quantize_lines(slots), quantize_lines(all_w)
+by_blocks = quantize_1x128(slots, backend=backend), quantize_128x128(all_w, backend=backend)
 for name, ((xq, x_scale), (wq, w_scale)) in {"lines": by_lines, "blocks": by_blocks}.items():
-    deepgemm(xq, wq, y, layout, x_scale, w_scale, backend=backend)
-    error = (y[:, :8] - exact).norm(dim=-1) / exact.norm(dim=-1)
+    deepgemm(xq, wq, all_y, all_layout, x_scale, w_scale, backend=backend)
+    error = (all_y[:, :8] - all_exact).norm(dim=-1) / all_exact.norm(dim=-1)
     shapes = f"{tuple(x_scale.shape)!s:13} {tuple(w_scale.shape)!s:13}"
     print(f"{name:9} {shapes} {error.median():22.1%} {error.max():7.1%}")
 
@@ -585,9 +610,9 @@ for name, ((xq, x_scale), (wq, w_scale)) in {"lines": by_lines, "blocks": by_blo
 # FP8 number and which all GPUs multiply.)
 
 # %%
-tile = torch.empty(16, 128, device=device)
+one_tile = torch.empty(16, 128, device=device)
 scales = x_scale[0].contiguous(), w_scale[0, 0].contiguous()
-block_scaled_tile[(1,)](xq[0].half(), wq[0, :128].half(), tile, *scales, BLOCKS=4, BLOCK=128)
+block_scaled_tile[(1,)](xq[0].half(), wq[0, :128].half(), one_tile, *scales, BLOCKS=4, BLOCK=128)
 
 
 def same(a, b):
@@ -595,7 +620,7 @@ def same(a, b):
     return bool((a - b).norm() < 1e-3 * b.norm())
 
 
-print("the same:", same(tile[:8], y[0, :8, :128]))
+print("the same:", same(one_tile[:8], all_y[0, :8, :128]))
 
 # %% [markdown]
 # Packed rows can have the same two kinds of scales, with torch's names in `scaled_grouped_mm`. The same blocks, packed,
@@ -603,76 +628,12 @@ print("the same:", same(tile[:8], y[0, :8, :128]))
 
 # %%
 ONE, SQUARE = torch.nn.functional.ScalingType.BlockWise1x128, torch.nn.functional.ScalingType.BlockWise128x128
-ends = layout.cumsum(0).int()
-xq, x_scale = quantize_1x128(x.float().to(device), backend=backend)
+ends = all_layout.cumsum(0).int()
+packed_x, packed_scale = quantize_1x128(acts.float().to(device), backend=backend)
 packed = scaled_grouped_mm(
-    xq, wq.mT, x_scale, ONE, w_scale.mT, SQUARE, offs=ends, output_dtype=torch.float32, backend=backend
+    packed_x, wq.mT, packed_scale, ONE, w_scale.mT, SQUARE, offs=ends, output_dtype=torch.float32, backend=backend
 )
-print("the same:", same(packed.view(3, 8, 256), y[:, :8]))
-
-# %% [markdown]
-# ## Shuffled weights
-#
-# A decoding step mostly reads weights, so their order in memory matters. The threads of a warp are its
-# [lanes](glossary.md#lane); a warp of an AMD GPU has 64. A lane loads 16 bytes at a time. A matrix instruction needs 16
-# rows of W at once, and in plain memory these rows are far apart. Weights do not change while a model serves. So AMD's
-# library AITER reorders them once, when the model is loaded: **shuffled weights**. We number the pieces of 16 bytes of
-# a small weight, and use `unshuffle_weight` to see the order:
-
-# %%
-number = (torch.arange(32 * 64) // 8).half().view(32, 64)  # the number of each 16 bytes, in memory order
-place = unshuffle_weight(number)[:, ::8].flatten()  # for each 16 bytes of the matrix: the number that it has
-shuffled.lanes_of_a_load(place.argsort().tolist(), lines=32, lanes=64)
-
-# %% [markdown]
-# On the right, a line is 256 bytes of memory, as much as two rows of the weight. A colour is one column of pieces.
-#
-# One load of 64 lanes takes 16 rows × 64 bytes. In a real weight of 7168 columns, these 16 pieces are 14 KB apart.
-# Shuffled, they are one piece of 1 KB, in the order of the lanes.
-#
-# NVIDIA's GPUs do not need this: their [TMA](glossary.md#TMA) reorders a block while it copies. There, shuffled weights
-# pass through registers, and a masked product takes about twice as long (recorded on an H200 with the shapes at the end
-# of this lesson). Keep plain weights on such a GPU.
-#
-# The product is the same:
-
-# %%
-x = testing.integers((8, 16, 64), torch.bfloat16, 1, device=device)
-w = testing.integers((8, 32, 64), torch.bfloat16, 2, device=device)
-layout = torch.tensor([3, 0, 16, 1, 0, 5, 9, 2], dtype=torch.int32, device=device)
-plain, other = torch.zeros(2, 8, 16, 32, dtype=torch.bfloat16, device=device)
-
-w_shuffled = shuffle_weight(w)
-deepgemm(x, w, plain, layout)
-deepgemm(x, w_shuffled, other, layout)
-print("the same product:", torch.equal(plain, other))
-print("and back:", torch.equal(unshuffle_weight(w_shuffled), w))
-
-# %% [markdown]
-# **What goes wrong: the wrong order.** A shuffled weight has the shape and the dtype of a plain one. Suppose a plain
-# weight is taken for a shuffled one:
-
-# %%
-deepgemm(x, w, other, layout, shuffled=True)
-print(f"{(plain != other).float().mean() * plain.numel() / (layout.sum() * 32):.0%} of the numbers are wrong; no error")
-
-# %% [markdown]
-# So the order must not be lost. `shuffle_weight` returns a tensor that knows its order and refuses operations that
-# would break it:
-
-# %%
-wrong = {
-    "a product": lambda: x @ w_shuffled,
-    "shuffled twice": lambda: shuffle_weight(w_shuffled),
-    "half of the rows": lambda: w_shuffled[:, :16],
-    "24 rows": lambda: shuffle_weight(w[:, :24]),
-    "said to be plain": lambda: deepgemm(x, w_shuffled, other, layout, shuffled=False),
-}
-for name, call in wrong.items():
-    try:
-        call()
-    except (TypeError, ValueError) as error:
-        print(f"{name}: {error}")
+print("the same:", same(packed.view(3, 8, 256), all_y[:, :8]))
 
 # %% [markdown]
 # ## The production kernel
@@ -735,16 +696,24 @@ for cell in results["cells"].values():
 # the shapes that DeepGEMM publishes:
 
 # %%
-fp8.block_rates(record.load("block_scaled"))
+scaled = record.load("block_scaled")
+fp8.block_rates(scaled)
+
+# %%
+ratios = []
+for row in scaled["rows"].values():
+    by_rows = [rate for name, rate in row["rate"].items() if name.startswith("row-wise cute")]
+    ratios += [max(by_rows) / row["rate"]["cute"]] if by_rows else []
+print(
+    f"with scales of blocks a product takes {min(ratios):.2f} to {max(ratios):.2f} times as long as with those of rows"
+)
 
 # %% [markdown]
-# Block scales cost almost nothing: with them (dark blue) a product takes 0.97 to 1.01 times as long as with a factor
-# for each row (orange). The CuTe kernel reads the scales one block ahead, and its warps do not sleep while they wait
-# for the next block. DeepGEMM is not in this record. It was in another run, of which only
-# [notes](../benchmarks/notes/fp8.md) were kept: there our kernel reached 0.97 to 0.99 of its rate where K is a
-# multiple of 512.
-# (The dense product adds in one sum, so it also skips the second level. Its shapes are others than those behind the
-# limit in the first section, so it may be a little above that limit.)
+# Block scales (dark blue) cost almost nothing beside scales of rows and columns (orange). The CuTe kernel reads the
+# scales one block ahead, and its warps do not sleep while they wait for the next block. DeepGEMM is not in this record.
+# It was in another run, of which [notes](../benchmarks/notes/fp8.md) were kept: there our kernel came close to its
+# rate. (The dense product adds in one sum, so it also skips the second level. Its shapes are others than those behind
+# the limit in the first section, so it may be a little above that limit.)
 #
 # ## Try it
 #
@@ -767,7 +736,75 @@ fp8.block_rates(record.load("block_scaled"))
 #    it cost?
 #    <details><summary>Answer</summary>With 32 nothing is lost here: the sums stay small enough for 14 bits. With 512 it
 #    is about 0.4 %. Each take-over costs one addition for every number of the tile, on the ordinary units.</details>
+
+# %% [markdown]
+# ## Appendix: shuffled weights
 #
+# You can skip this, unless you serve on AMD's GPUs. Exercise 12b undoes a shuffle.
+#
+# A decoding step mostly reads weights, so their order in memory matters. The threads of a warp are its
+# [lanes](glossary.md#lane); a warp of an AMD GPU has 64. A lane loads 16 bytes at a time. A matrix instruction needs 16
+# rows of W at once, and in plain memory these rows are far apart. Weights do not change while a model serves. So AMD's
+# library AITER reorders them once, when the model is loaded: **shuffled weights**. We number the pieces of 16 bytes of
+# a small weight, and use `unshuffle_weight` to see the order:
+
+# %%
+number = (torch.arange(32 * 64) // 8).half().view(32, 64)  # the number of each 16 bytes, in memory order
+place = unshuffle_weight(number)[:, ::8].flatten()  # for each 16 bytes of the matrix: the number that it has
+shuffled.lanes_of_a_load(place.argsort().tolist(), lines=32, lanes=64)
+
+# %% [markdown]
+# On the right, a line is 256 bytes of memory, as much as two rows of the weight. A colour is one column of pieces.
+#
+# One load of 64 lanes takes 16 rows × 64 bytes. In a real weight of 7168 columns, these 16 pieces are 14 KB apart.
+# Shuffled, they are one piece of 1 KB, in the order of the lanes.
+#
+# NVIDIA's GPUs do not need this: their [TMA](glossary.md#TMA) reorders a block while it copies. There, shuffled weights
+# pass through registers, and a masked product takes about twice as long (recorded on an H200 with the shapes of the
+# record above). Keep plain weights on such a GPU.
+#
+# The product is the same:
+
+# %%
+few_x = testing.integers((8, 16, 64), torch.bfloat16, 1, device=device)
+few_w = testing.integers((8, 32, 64), torch.bfloat16, 2, device=device)
+few_layout = torch.tensor([3, 0, 16, 1, 0, 5, 9, 2], dtype=torch.int32, device=device)
+plain, other = torch.zeros(2, 8, 16, 32, dtype=torch.bfloat16, device=device)
+
+w_shuffled = shuffle_weight(few_w)
+deepgemm(few_x, few_w, plain, few_layout)
+deepgemm(few_x, w_shuffled, other, few_layout)
+print("the same product:", torch.equal(plain, other))
+print("and back:", torch.equal(unshuffle_weight(w_shuffled), few_w))
+
+# %% [markdown]
+# **What goes wrong: the wrong order.** A shuffled weight has the shape and the dtype of a plain one. Suppose a plain
+# weight is taken for a shuffled one:
+
+# %%
+deepgemm(few_x, few_w, other, few_layout, shuffled=True)
+wrong_share = (plain != other).float().mean() * plain.numel() / (few_layout.sum() * 32)
+print(f"{wrong_share:.0%} of the numbers are wrong; no error")
+
+# %% [markdown]
+# So the order must not be lost. `shuffle_weight` returns a tensor that knows its order and refuses operations that
+# would break it:
+
+# %%
+wrong = {
+    "a product": lambda: few_x @ w_shuffled,
+    "shuffled twice": lambda: shuffle_weight(w_shuffled),
+    "half of the rows": lambda: w_shuffled[:, :16],
+    "24 rows": lambda: shuffle_weight(few_w[:, :24]),
+    "said to be plain": lambda: deepgemm(few_x, w_shuffled, other, few_layout, shuffled=False),
+}
+for name, call in wrong.items():
+    try:
+        call()
+    except (TypeError, ValueError) as error:
+        print(f"{name}: {error}")
+
+# %% [markdown]
 # ## Summary
 #
 # - A decoding step takes as long as reading its weights. Read fewer of them, and smaller ones.

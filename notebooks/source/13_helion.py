@@ -27,7 +27,7 @@
 # shows how to install it.
 
 # %%
-import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 from gemm_course.notebook.extras import need
 
 need("helion", extra="helion")
@@ -414,8 +414,8 @@ for name, value in untuned.bind((A_packed, B, group_offsets, 4, 8)).config_spec.
 #
 # Without a configuration, a kernel searches *at its first call*, and again for each new kind of shape. (Lesson 07 shows
 # such a stall.) So the library ships a table, and a program fills it ahead of time (`benchmarks/helion_tune.py`). The
-# search starts from eight configurations that are known to be good. From Helion's default, tiles of 16×16×16, a search
-# of 18 s found nothing better. This is the table. A shape that is not in it takes the nearest entry.
+# search starts from eight configurations that are known to be good. From Helion's default, tiles of 16×16×16, a short
+# search found nothing better. This is the table. A shape that is not in it takes the nearest entry.
 
 # %% tags=["hide-input"]
 table = record.read(tuned.TABLES / "sm_90.json")
@@ -435,7 +435,7 @@ for entry in tuned.read_table("sm_90"):
 # ## What it costs
 #
 # First the simulation of lesson 05, for both walks. The batch is that of a layer: 128 experts, Zipf, 132 workers. (Two
-# numbers are assumptions: 0.01 µs to skip a slot, 0.7 µs to start a group.)
+# numbers are assumptions, the times to skip a slot and to start a group.)
 
 # %%
 layer = batches["qwen3-up"]
@@ -455,6 +455,7 @@ for name, run in runs.items():
     print(f"{name:15} {run.makespan:6.0f} µs simulated")
 slots, groups = sum(map(len, indexed.programs)), len(problems)
 slots_us, groups_us = slots * group_walks.SLOT_US, groups * group_walks.GROUP_US
+print(f"assumed: {group_walks.SLOT_US} µs for a slot, {group_walks.GROUP_US} µs to start a group")
 print(f"group by group: of these, {slots_us:.0f} µs for slots, {groups_us:.0f} µs for starting groups")
 us = records.jagged_times(batches)
 pair = us[title_of(layer, lines=2)]

@@ -4,23 +4,28 @@
 # Somebody shows you a table: a padded `bmm` is four times as fast as the grouped kernel. You know from lesson 01 that
 # it computes rows that nobody needs. Is the table wrong, or were you?
 #
-# **About 60 minutes. Afterwards you can**
+# **About 70 minutes. Afterwards you can**
 #
 # - name the ways in which a stopwatch misleads, and repair each,
 # - write an honest benchmark in a dozen lines,
 # - read a recorded benchmark against the [roof](glossary.md#roof) of the machine,
 # - explain the time of a kernel by arithmetic, bytes, wasted rows and the last wave,
-# - find the five lies in that table.
+# - find the five lies in that table,
+# - profile a model, and say what a faster kernel would gain it.
 #
 # You need: lessons 01 and 05; the records are of the kernels of lessons 08 and 10.
 
 # %%
-import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+import os
+
+os.environ["KINETO_LOG_LEVEL"] = "99"  # torch's profiler would print its stages
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 
 import statistics
 
 import torch
 
+import course_kernels
 from course_kernels import GemmConfig, codegen, runtime, testing
 from course_kernels.bench import record, timing, verified_timing
 from course_kernels.bench.rows import title_of
@@ -54,18 +59,18 @@ def stopwatch(gpu, function):
 
 
 # %%
-gpu = SimulatedGpu(seed=1)
-runs = {n: product(gpu, n) for n in (512, 2048, 8192)}
+cold_gpu = SimulatedGpu(seed=1)
+runs = {n: product(cold_gpu, n) for n in (512, 2048, 8192)}
 print("            first call   second call         that would be")
 for n, run in runs.items():
-    first, second = stopwatch(gpu, run), stopwatch(gpu, run)
+    first, second = stopwatch(cold_gpu, run), stopwatch(cold_gpu, run)
     print(f"{n:5}³ {first:13.0f} µs {second:10.0f} µs {2 * n**3 / second / 1e6:14,.0f} TFLOP/s")
 print(f"the device's peak: {PEAK_TFLOPS:.0f} TFLOP/s")
 
 # %% [markdown]
-# Both answers are wrong. The first call takes 20 ms for any size: the kernel is compiled or loaded. The second takes 3
-# µs for any size. For the larger two, that is faster than the peak of the device. In that time the host has only
-# launched the kernel, and the device has not begun. **Warm up, and then wait for the device.**
+# Both answers are wrong. The first call takes equally long for any size: the kernel is compiled or loaded. The second
+# takes 3 µs for any size. For the larger two, that is faster than the peak of the device. In that time the host has
+# only launched the kernel, and the device has not begun. **Warm up, and then wait for the device.**
 #
 # ## Wait, or let the device take the time
 #
@@ -91,21 +96,25 @@ def between_events(gpu, function):
 
 
 # %%
+warm_gpu = SimulatedGpu(seed=1)
+warm = {n: product(warm_gpu, n) for n in runs}
+for run in warm.values():
+    run()
 print("          host alone   synchronised   between events")
-for n, run in runs.items():
-    gpu.synchronize()
-    times = [method(gpu, run) for method in (stopwatch, synchronised, between_events)]
+for n, run in warm.items():
+    warm_gpu.synchronize()
+    times = [method(warm_gpu, run) for method in (stopwatch, synchronised, between_events)]
     print(f"{n:5}³", *(f"{us:12.1f} µs" for us in times))
 
 # %%
-gpu.synchronize()
-begin, first_span, mark = gpu.now, len(gpu.spans), gpu.event()
+warm_gpu.synchronize()
+begin, first_span, mark = warm_gpu.now, len(warm_gpu.spans), warm_gpu.event()
 for _ in range(3):
-    runs[2048]()
-launched, done = gpu.now, gpu.event()
-gpu.synchronize()
-brackets = {"stopwatch": (begin, launched), "events": (mark.at, done.at), "synchronised": (begin, gpu.now)}
-measuring.lanes(gpu.spans[first_span:], brackets)
+    warm[2048]()
+launched, done = warm_gpu.now, warm_gpu.event()
+warm_gpu.synchronize()
+brackets = {"stopwatch": (begin, launched), "events": (mark.at, done.at), "synchronised": (begin, warm_gpu.now)}
+measuring.lanes(warm_gpu.spans[first_span:], brackets)
 
 # %% [markdown]
 # The picture has three launches. The stopwatch sees the host's side. Synchronising adds the time in which the host
@@ -178,9 +187,9 @@ measured = {name: [apparent_rate(mb, name == "flushed") for mb in sizes] for nam
 measuring.cache_curve(sizes, measured, L2_BYTES / 1e6, MEMORY_TB_S)
 
 # %% [markdown]
-# With a warm cache, weights of 16 to 50 MB seem to be read faster than memory can deliver. (With smaller ones, the
-# launch takes most of the time.) **Overwrite the cache before each timed call.** Then a rate above the memory's
-# needs an explanation, and is often a mistake.
+# With a warm cache, weights that fit into it seem to be read faster than memory can deliver. (With smaller ones, the
+# launch takes most of the time.) **Overwrite the cache before each timed call.** Then a rate above the memory's needs
+# an explanation, and is often a mistake.
 #
 # ## Take turns
 #
@@ -497,7 +506,7 @@ print(f"medians {abs(first['median_us'] / second['median_us'] - 1):.1%} apart; t
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 4 %.
+# By more than either range is wide, as the last line says.
 #
 # </details>
 #
@@ -530,20 +539,19 @@ for name, entry in alone["rows"].items():
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Not quite. In turn torch is slower than our Triton kernel in all five rows, by 2 to 5 %. Alone it has caught up in
-# three of them, to within 1 %. In the first and the last it falls further behind. The dense product gains in every row.
+# Not quite. In turn torch is slower than our Triton kernel in all five rows. Alone it has nearly caught up in three of
+# them. In the first and the last it falls further behind. The dense product gains in every row.
 #
 # </details>
 #
 # Here is a likely reason; `benchmarks/notes/hopper_m.md` describes how it was checked, with counters of energy and
-# bytes, on earlier kernels. A kernel needs the same number of cycles both times, but the clock differs. These rows
-# run at the chip's power limit, 700 W, and the clock is as high as the power allows. When kernels take turns, the
-# clock cannot adapt within one call. So all run at the same clock, and the one with fewer cycles wins. Alone, each
-# kernel gets a clock of its own. So the one that needs less *energy* wins, and moving bytes takes a good part of it.
-# The programs of lesson 08 share nothing that they load. The clusters of lesson 10 share a part.
+# bytes, on earlier kernels. A kernel needs the same number of cycles both times, but the clock differs. These rows run
+# at the chip's power limit, and the clock is as high as the power allows. When kernels take turns, the clock cannot
+# adapt within one call. So all run at the same clock, and the one with fewer cycles wins. Alone, each kernel gets a
+# clock of its own. So the one that needs less *energy* wins, and moving bytes takes a good part of it. The programs of
+# lesson 08 share nothing that they load. The clusters of lesson 10 share a part.
 #
-# Clock and power are not in these two records. (Our CuTe kernel was measured alone under two names, `cute` and `auto`.
-# They differ by up to 1.3 %.) Even the best configuration depends on the question. These are QuACK's:
+# Clock and power are not in these two records. Even the best configuration depends on the question. These are QuACK's:
 
 # %%
 for name in alone["rows"]:
@@ -605,9 +613,9 @@ for name, share in explained.items():
 # unpadded. `grouped` needs its rows sorted and put back:
 
 # %%
-tokens = testing.routed_sizes("zipf", 1536, s=0.2)
-M, K, N, G, longest = sum(tokens), 1024, 1536, len(tokens), max(tokens)
-print("rows of each expert:", tokens, "→ padded to", G * longest, "rows, needed:", M)
+load = testing.routed_sizes("zipf", 1536, s=0.2)
+M, K, N, G, longest = sum(load), 1024, 1536, len(load), max(load)
+print("rows of each expert:", load, "→ padded to", G * longest, "rows, needed:", M)
 
 
 def kernels(gpu, new):
@@ -736,10 +744,133 @@ measuring.claims({f"only {lie}": claim([lie]) for lie in lies} | {"none": claim(
 #
 # The author may have been right elsewhere. The first question below asks where.
 #
+# ## Profile a real model
+#
+# All of this was about kernels. Your question is another one: does *my model* get faster? Four steps answer it:
+# profile, find the grouped products, swap, and profile again. Here is a small model with torch's `grouped_mm`. Use
+# yours in its place; the steps are the same:
+
+
+# %%
+class ExpertLayer(torch.nn.Module):
+    """Eight experts, two for each token, with a residual."""
+
+    grouped_mm = staticmethod(torch.nn.functional.grouped_mm)
+
+    def __init__(self, H=64, I=128, E=8):
+        super().__init__()
+        draw = torch.Generator().manual_seed(0)
+        for name, shape in {"router": (H, E), "up": (E, H, I), "down": (E, I, H)}.items():
+            weight = torch.randn(shape, generator=draw) / shape[-2] ** 0.5
+            setattr(self, name, torch.nn.Parameter(weight.to(device, torch.bfloat16)))
+
+    def forward(self, x):
+        weight, expert = torch.softmax(x @ self.router, dim=-1).topk(2)
+        order = expert.flatten().argsort(stable=True)
+        ends = torch.bincount(expert.flatten(), minlength=len(self.up)).cumsum(0).int()
+        rows = self.grouped_mm(x[order // 2], self.up, offs=ends)
+        rows = self.grouped_mm(torch.nn.functional.silu(rows), self.down, offs=ends)
+        return x + torch.zeros_like(x).index_add(0, order // 2, rows * weight.flatten()[order, None])
+
+
+# %% [markdown]
+# **1. Profile a training step.** torch's profiler records every operator with its shapes, and on a GPU every kernel.
+# Profile a step in the middle of training: the first ones compile and load.
+
+
+# %%
+def profile_step(model, x):
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    model(x).sum().backward()  # warm
+    with torch.profiler.profile(activities=activities, record_shapes=True) as found:
+        model(x).sum().backward()
+    return found.key_averages(group_by_input_shape=True)
+
+
+model = torch.nn.Sequential(ExpertLayer(), ExpertLayer())
+embedded = testing.integers((96, 64), torch.bfloat16, 7, device=device)
+before_swap = profile_step(model, embedded)
+
+# %% [markdown]
+# **2. Find the grouped products.** Look for operators with a weight of three dimensions and a list of ends.
+# `table(sort_by="self_device_time_total")` lists all operators by their time; here we list the ones that we look for.
+# In a model whose experts are a loop, look for `aten::mm` with as many calls as there are experts.
+
+
+# %%
+def grouped_products(found, name):
+    for event in sorted(found, key=lambda event: str(event.input_shapes)):
+        if event.key == name:
+            left, right, ends = event.input_shapes[:3]
+            print(f"{event.count} × {name}: {left} times {right}, {ends[0]} groups")
+
+
+grouped_products(before_swap, "aten::_grouped_mm")
+
+# %% [markdown]
+# Two layers have two products each. Forward and the gradient of the rows have the same mode, so they are counted
+# together where their shapes agree. The gradients of the weights have two operands of two dimensions (lesson 11).
+#
+# Before you go on, compute what you can win. If the grouped products are a share s of the step, and they become f times
+# as fast, the step becomes 1 / (1 − s + s / f) times as fast:
+
+# %%
+for share in (0.2, 0.5, 0.8):
+    print(
+        f"a share of {share:.0%}:",
+        *(f"{f} × → {1 / (1 - share + share / f):.2f} ×" for f in (1.2, 1.4, 2.0)),
+        sep="   ",
+    )
+
+# %% [markdown]
+# **3. Swap.** Change the import, or the attribute. In transformers, register it: `ExpertsInterface.register(name, fn)`,
+# then `model.set_experts_implementation(name)`. Compare the results before you look at times:
+
+# %%
+expected_out = model(embedded)
+for layer in model:
+    layer.grouped_mm = course_kernels.grouped_mm
+swapped_out = model(embedded)
+off = float((swapped_out - expected_out).detach().abs().max() / expected_out.detach().abs().max())
+print("the same up to bfloat16's rounding:", off < 2**-7)
+grouped_products(profile_step(model, embedded), "course_kernels::grouped_mm")
+for layer in model:
+    del layer.grouped_mm  # torch's again
+
+# %% [markdown]
+# No `aten::_grouped_mm` may be left over. (On a CPU, ours calls torch's loop of products. So nothing can be timed
+# here.)
+#
+# **4. See what came of it**, in the profile: on a GPU, its events have `device_time_total`. This record has training
+# steps of layers of real models, both libraries in CUDA graphs on an H200:
+
+# %%
+zoo_record = record.load("zoo")
+steps_of = {name: entry["us"]["step"] for name, entry in zoo_record["rows"].items() if "step" in entry["us"]}
+gains = {name: us["torch"]["median_us"] / us["auto"]["median_us"] for name, us in steps_of.items() if len(us) > 1}
+print(f"{len(gains)} layers: {statistics.geometric_mean(gains.values()):.2f} times as fast as torch's on average")
+for name in (min(gains, key=gains.get), max(gains, key=gains.get)):
+    print(f"  {gains[name]:.2f}: {zoo_record['rows'][name]['title']}")
+
+# %% [markdown]
+# Is one kernel slower than you expect? Then look *into* it, with NVIDIA's Nsight Compute. It runs a kernel many times
+# to read the counters of the hardware, so name the one that you mean:
+#
+# ```
+# ncu --set full --kernel-name regex:contiguous --launch-skip 20 --launch-count 1 python my_training.py
+# ```
+#
+# Read three things first. *Speed of light*: the shares of the peak of the SMs and of memory. One near 100 % is the
+# limit; if none is, the kernel waits. *Launch statistics*: programs, registers, shared memory. *Warp state*: what warps
+# wait for. A barrier means that loads come too late; *math pipe* means that tensor cores are busy, as they should be.
+# For the gaps between kernels, use `nsys profile`: it shows the timeline of host and device (lesson 03).
+#
 # ## Try it
 #
-# 1. Give every expert the same number of tokens: `tokens = [192] * 8` before `kernels`. Who wins the honest benchmark
-#    now?
+# 1. Give every expert the same number of tokens: `load = [192] * 8` in the cell of the table. Who wins the honest
+#    benchmark now?
 #    <details><summary>Answer</summary><code>padded bmm</code>. Nothing is padded, <code>pad</code> moves no more bytes
 #    than <code>sort</code>, and its better main loop outweighs its weaker loads. Lesson 01's record says the
 #    same.</details>
@@ -761,8 +892,8 @@ measuring.claims({f"only {lie}": claim([lie]) for lie in lies} | {"none": claim(
 # - Warm up, use random data, flush, take turns, report median and quartiles. Each habit prevents a wrong number.
 # - Poison the outputs, verify, then time. A kernel that skips work is fast.
 # - Compare with the roof before you compare with other libraries: arithmetic or bytes, both ceilings measured.
-# - Count the work that the problem needs, from the same input to the same output. A rate above the roof needs a
-#   reason.
+# - Count the work that the problem needs, from the same input to the same output. A rate above the roof needs a reason.
+# - Profile the model before and after. A kernel that is faster helps by its share of the step.
 #
 # ## References
 #
@@ -770,6 +901,8 @@ measuring.claims({f"only {lie}": claim([lie]) for lie in lies} | {"none": claim(
 #   2015: twelve rules for reporting measurements.
 # - Williams, Waterman and Patterson, [Roofline: An Insightful Visual Performance Model for Multicore
 #   Architectures](https://zenodo.org/records/1236156), 2009.
+# - PyTorch, [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html), and NVIDIA, [Nsight Compute
+#   CLI](https://docs.nvidia.com/nsight-compute/NsightComputeCli/index.html).
 # - He, [Strangely, Matrix Multiplications on GPUs Run Faster When Given "Predictable"
 #   Data](https://www.thonking.ai/p/strangely-matrix-multiplications), 2024: zeros, power and the clock.
 # - Triton's [do_bench](https://triton-lang.org/main/python-api/generated/triton.testing.do_bench.html), which flushes
@@ -780,6 +913,6 @@ measuring.claims({f"only {lie}": claim([lie]) for lie in lies} | {"none": claim(
 #
 # ## What to read next
 #
-# This was the last lesson. To use the kernels, read the README and call `course bench` on your own shapes. To change
-# one, begin with the exercises of lessons 08 and 10. `benchmarks/notes/` has the measurements that did not
-# fit into a lesson.
+# To use the kernels, read the README and call `course bench` on your own shapes. Lesson 17 is for those who maintain
+# kernels. To change one, begin with the exercises of lessons 08 and 10. `benchmarks/notes/` has the measurements that
+# did not fit into a lesson.

@@ -13,6 +13,8 @@ _ABSENT_SCHEDULES = {
     "contiguous": ("chunks",), "transposed": ("chunks", "dynamic"), "masked": ("chunks", "dynamic"),
 }  # fmt: skip
 _MAX_PROGRAMS = 2**31 - 1  # of a launch
+# Compiler options of Triton's AMD backend, and their values. ``num_stages`` and ``num_warps`` are every backend's.
+AMD_OPTIONS = {"waves_per_eu": range(9), "matrix_instr_nonkdim": (0, 16, 32), "kpack": (1, 2)}
 
 
 def check_programs(name: str, value: int | None) -> None:
@@ -38,6 +40,8 @@ class GemmConfig:
         num_xcds: chiplets (XCDs) that a GPU deals programs out to in turn, each with an L2 cache of its own: 8 on
             MI300. With more than 1, tiles that follow each other go to programs of one chiplet. Packed kernels only,
             and not with the schedule "dynamic", whose programs take tiles in any order.
+        waves_per_eu, matrix_instr_nonkdim, kpack: Triton's compiler options for AMD GPUs, of packed kernels; None for
+            the compiler's own choice. NVIDIA's GPUs have none of them, so there they are left out.
     """
 
     block_m: int = 64
@@ -51,6 +55,9 @@ class GemmConfig:
     schedule: ScheduleName = "round_robin"
     programs: int | None = None
     num_xcds: int = 1
+    waves_per_eu: int | None = None
+    matrix_instr_nonkdim: int | None = None
+    kpack: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("block_m", "block_n", "block_k"):
@@ -64,9 +71,18 @@ class GemmConfig:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        for name, values in AMD_OPTIONS.items():
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value not in values):
+                raise ValueError(f"{name} must be None or one of {tuple(values)}, got {value!r}")
         check_programs("programs", self.programs)
         if self.num_xcds > 1 and self.schedule == "dynamic":
             raise ValueError(f"num_xcds must be 1 with the schedule 'dynamic', got {self.num_xcds}")
+
+    @property
+    def amd_options(self) -> dict[str, int]:
+        """The compiler options for AMD GPUs that are given."""
+        return {name: getattr(self, name) for name in AMD_OPTIONS if getattr(self, name) is not None}
 
     @property
     def block(self) -> tuple[int, int, int]:

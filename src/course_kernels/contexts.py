@@ -91,6 +91,17 @@ def is_batched_or_functional() -> bool:
     return any(level.key() in (_VMAP, _FUNCTIONALIZE) for level in levels)
 
 
+def is_functional() -> bool:
+    """Whether ``torch.func.functionalize`` is active."""
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() == _FUNCTIONALIZE for level in levels)
+
+
+def has_modes() -> bool:
+    """Whether a mode sees operators, such as a counter of FLOPs."""
+    return _dispatch_modes() > 0
+
+
 def unwrapped(tensor):
     """A tensor without the wrapper of a ``torch.func`` transform that has ended."""
     return torch._C._functorch.unwrap_if_dead(tensor) if isinstance(tensor, Tensor) else tensor

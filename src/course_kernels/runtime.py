@@ -1,15 +1,16 @@
 """Whether kernels are compiled or interpreted in this process, and what its GPU can do.
 
 Importing this module changes nothing. Triton decides between compiler and interpreter while it is being imported, so
-the mode is fixed when the first kernel is loaded (``load_triton``); until then, ``mode`` says what it will be.
+the mode is fixed when the first kernel is loaded (``load_triton``); until then, ``mode`` says what it will be. If there
+is no GPU, a Triton that something else has imported for its compiler is set up for its interpreter then.
 
 ==================  =============================================  =================================================
 ``mode()``          when                                           where kernels want their tensors
 ==================  =============================================  =================================================
 ``"gpu"``           torch sees a GPU                               on that GPU
 ``"interpreter"``   no GPU, or ``TRITON_INTERPRET=1``              on the CPU; Triton's interpreter runs kernels
-``"compile-only"``  no GPU and ``TRITON_INTERPRET=0``, or Triton   on the CPU; kernels can be compiled for any GPU
-                    was imported before, for its compiler          but not run
+``"compile-only"``  no GPU and ``TRITON_INTERPRET=0``, or a GPU    on the CPU; kernels can be compiled for any GPU
+                    and ``TRITON_INTERPRET=1`` came after Triton   but not run
 ==================  =============================================  =================================================
 """
 
@@ -28,12 +29,13 @@ from typing import Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import torch
 
+from course_kernels import late_interpreter
+
 Mode: TypeAlias = Literal["gpu", "interpreter", "compile-only"]
 _Parameters, _Result = ParamSpec("_Parameters"), TypeVar("_Result")
 TOO_LATE = (
-    "triton was imported for its compiler, and this process has no GPU (or TRITON_INTERPRET=1 came later), so kernels "
-    "cannot run in Triton's interpreter. Restart the process with TRITON_INTERPRET=1, or import gemm_course or run a "
-    "kernel of course_kernels before the first `import triton`."
+    "triton was imported for this process's GPU before TRITON_INTERPRET=1 was set, so kernels cannot run in Triton's "
+    "interpreter. Start the process with TRITON_INTERPRET=1."
 )
 COMPILE_ONLY = (
     "this process has no GPU and TRITON_INTERPRET=0, so kernels can be compiled but not run. Unset TRITON_INTERPRET "
@@ -69,12 +71,6 @@ def has_gpu() -> bool:
     return torch.cuda.device_count() > 0
 
 
-def _library_is_interpreted() -> bool:
-    """Whether Triton, already imported, was set up for its interpreter."""
-    standard = sys.modules.get("triton.language.standard")
-    return standard is not None and type(standard.zeros).__name__ == "InterpretedFunction"
-
-
 def _decide() -> tuple[Mode, str | None]:
     """The mode, and the reason why kernels cannot run in it, or None."""
     with _loading:
@@ -82,17 +78,14 @@ def _decide() -> tuple[Mode, str | None]:
 
 
 def _decide_alone() -> tuple[str, str | None]:
-    if _library_is_interpreted():
+    if late_interpreter.is_interpreted():
         return "interpreter", None
     flag = os.environ.get("TRITON_INTERPRET", "").strip().lower()
-    imported = "triton.language" in sys.modules
     if flag in _TRUE:
-        return ("compile-only", TOO_LATE) if imported else ("interpreter", None)
+        return ("compile-only", TOO_LATE) if has_gpu() and "triton.language" in sys.modules else ("interpreter", None)
     if has_gpu():
         return "gpu", None
-    if flag:
-        return "compile-only", COMPILE_ONLY
-    return ("compile-only", TOO_LATE) if imported else ("interpreter", None)
+    return ("compile-only", COMPILE_ONLY) if flag else ("interpreter", None)
 
 
 def mode() -> Mode:
@@ -106,17 +99,21 @@ def load_triton() -> None:
     The choice is for this process alone: the environment, which child processes inherit, does not change.
 
     Raises:
-        RuntimeError: set up for its interpreter, Triton cannot be imported without numpy, be it to compile only.
+        RuntimeError: for its interpreter, Triton needs numpy.
     """
     with _loading:
         _load_triton_alone()
 
 
 def _load_triton_alone() -> None:
-    if "triton.language" in sys.modules:
+    imported, interprets = "triton.language" in sys.modules, mode() == "interpreter"
+    if interprets and not late_interpreter.is_interpreted():
+        if importlib.util.find_spec("numpy") is None:
+            raise RuntimeError(LACKS_NUMPY)
+        if imported:
+            late_interpreter.convert()
+    if imported:
         return
-    if mode() == "interpreter" and importlib.util.find_spec("numpy") is None:
-        raise RuntimeError(LACKS_NUMPY)
     if mode() != "interpreter" or os.environ.get("TRITON_INTERPRET", "").strip():
         importlib.import_module("triton.language")
         return

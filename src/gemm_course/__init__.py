@@ -1,7 +1,8 @@
 """The grouped GEMM course: lessons, exercises, grading, and the `course` command.
 
 Importing it, before Triton, has kernels run in Triton's interpreter where no GPU is visible: in this process and, by
-`TRITON_INTERPRET` in the environment, in those that it starts. A value that the user has set is left alone.
+`TRITON_INTERPRET` in the environment, in those that it starts. A value that the user has set is left alone. The
+interpreter is repaired where it computes bfloat16 wrongly, see `bfloat16`.
 
 In a notebook: `from gemm_course import check, hint, solution`. `check` starts the process that checks answers, in the
 background.
@@ -12,7 +13,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import warnings
 
 
 def _end_at_once(*_) -> None:
@@ -30,13 +30,11 @@ __all__ = ["check", "hint", "solution"]
 
 if runtime.mode() == "interpreter":
     os.environ.setdefault("TRITON_INTERPRET", "1")
-elif not runtime.has_gpu() and "TRITON_INTERPRET" not in os.environ and "triton" in sys.modules:
-    warnings.warn(
-        "triton was imported before gemm_course on a machine without a GPU, so kernels cannot run in its interpreter: "
-        "import gemm_course first, and restart the process",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    if "triton.language" in sys.modules:  # imported for its compiler: kernels that are defined from now on must run
+        runtime.load_triton()
+    from gemm_course import bfloat16
+
+    bfloat16.install()
 
 
 def __getattr__(name: str):

@@ -484,6 +484,19 @@ def test_each_clone_keeps_its_own_open_tabs_out_of_sight_of_git(tmp_path):
     assert subprocess.run(["git", "check-ignore", "--quiet", kept[-1]], cwd=lab.ROOT).returncode == 0
 
 
+def test_the_side_bar_is_closed_until_the_reader_has_a_layout(tmp_path):
+    handler = pytest.importorskip("jupyterlab_server.workspaces_handler")
+    lab.first_layout(tmp_path)
+    (kept,) = (tmp_path / lab.WORKSPACES).iterdir()
+    layout = handler.WorkspacesManager(tmp_path / lab.WORKSPACES).load("default")["data"]["layout-restorer:data"]
+    assert layout["left"]["collapsed"]
+    assert layout["right"]["collapsed"]
+    assert "current" not in layout["left"], "JupyterLab opens what is current"
+    kept.write_text("the reader's")
+    lab.first_layout(tmp_path)
+    assert kept.read_text() == "the reader's"
+
+
 def test_lab_takes_the_next_port_when_one_is_taken():
     with socket.socket() as taken:
         taken.bind((lab.HOST, 0))

@@ -36,8 +36,15 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.group_sums": "course_kernels/packed/test_group_sums.py",
     "course_kernels.kernels.masked": "course_kernels/masked/test_api.py",
     "course_kernels.kernels.quantize": "course_kernels/fp8/test_quantize.py",
+    "course_kernels.kernels.activation": "course_kernels/moe/test_steps.py",
+    "course_kernels.kernels.gated": "course_kernels/moe/test_layer.py",
+    "course_kernels.kernels.moe_routing": "course_kernels/moe/test_routing.py",
+    "course_kernels.kernels.moe_rows": "course_kernels/moe/test_steps.py",
     "course_kernels.kernels.jagged": "course_kernels/jagged/test_triton_kernels.py",
     "course_kernels.kernels.transposed": "course_kernels/packed/test_api.py",
+    "course_kernels.kernels.peers": "course_kernels/distributed/transports/test_peers.py",
+    # It needs several ranks.
+    "course_kernels.distributed.transports.symmetric": "course_kernels/distributed/test_expert_parallel.py",
     "course_kernels.kernels.cute_sm90.compilation": "course_kernels/kernels/cute_sm90/test_kernel.py",
     "course_kernels.kernels.cute_sm90.block_scales": "course_kernels/kernels/cute_sm90/test_blockwise.py",
     "course_kernels.kernels.cute_sm90.epilogues.activations": "course_kernels/kernels/cute_sm90/test_layer_gpu.py",
@@ -51,6 +58,8 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.cute_sm90.operands": "course_kernels/kernels/cute_sm90/test_layer_gpu.py",
     "course_kernels.kernels.cute_sm90.ragged_descriptor": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
     "course_kernels.kernels.cute_sm90.stages": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
+    # Tuples without computation.
+    "course_kernels.moe.form": "course_kernels/moe/test_layer.py",
     # Code of other processes: its caller starts and tests it.
     "course_kernels.codegen.child": "course_kernels/codegen/test_builds.py",
     "gemm_course.exercises.judge_service": "gemm_course/exercises/test_judge_process.py",
@@ -79,7 +88,7 @@ LATE_IMPORTS = {
         course_kernels.codegen.packed course_kernels.kernels.contiguous
         course_kernels.codegen.packed course_kernels.kernels.masked
         course_kernels.codegen.packed course_kernels.kernels.transposed
-        course_kernels.jagged.api course_kernels.jagged.triton_kernels
+        course_kernels.jagged.torch_op course_kernels.jagged.triton_kernels
         course_kernels.lists.api course_kernels.lists.launch
         course_kernels.engine.offers course_kernels.engine.launch
         course_kernels.packed.group_sums course_kernels.kernels.group_sums
@@ -88,7 +97,7 @@ LATE_IMPORTS = {
         course_kernels.engine.whole_blocks course_kernels.kernels.quantize
     """,
     "it imports Helion, which is optional and slow": """
-        course_kernels.jagged.api course_kernels.jagged.helion_kernels
+        course_kernels.jagged.torch_op course_kernels.jagged.helion_kernels
     """,
     "it imports CuTe DSL, which is optional and slow": """
         course_kernels.engine.hopper.compiled_cache course_kernels.kernels.cute_sm90.compilation

@@ -19,7 +19,7 @@ import render  # noqa: E402
 
 SOURCES = sorted(render.SOURCES.glob("*.py"))
 NOTEBOOKS = sorted(render.NOTEBOOKS.glob("*.ipynb"))
-LESSONS = 16  # 00 to 15; until all are there, the README names those to come
+LESSONS = 18  # 00 to 17; until all are there, the README names those to come
 MAX_CODE_LINES = 25
 MAX_BYTES = 1_500_000
 MAX_FIGURE_BYTES = 200_000
@@ -115,6 +115,12 @@ every_source = pytest.mark.parametrize("path", SOURCES, ids=names(SOURCES))
 
 
 @every_source
+def test_a_lesson_is_no_longer_than_one_sitting(path):
+    words = sum(len(cell.split()) for cell in text_cells(path))
+    assert words < (3000 if path.stem[:2] in ("07", "10") else 3700), f"{words} words of prose: make two lessons of it"
+
+
+@every_source
 def test_a_lesson_begins_with_its_time_and_goals(path):
     first = text_cells(path)[0]
     number, title = re.match(r"# (\d\d) · (.+)\n", first).groups()
@@ -177,6 +183,60 @@ def test_every_question_has_an_answer(path):
         found = re.search(r"^## Try it.*?\n(.*?)(?=^## |\Z)", cell, re.MULTILINE | re.DOTALL)
         items = re.split(r"^\d+\. ", found[1], flags=re.MULTILINE)[1:] if found else []
         assert [item for item in items if "<details><summary>Answer</summary>" not in item] == []
+
+
+# ---- numbers in prose
+
+UNITS = r"(?:ns|µs|ms|s|cycles|TB/s|GB/s|TFLOP/s|GFLOP|MB|GB|TB|W|%|times)"
+NUMBER = r"\d(?:[\d,]*\d)?(?:\.\d+)?"
+QUANTITY = re.compile(rf"(?<![\w.^·−])({NUMBER})(?:(?:,? (?:to|and|or) |, )({NUMBER}))* ?({UNITS})(?!\w)")
+# What a word of the prose fixes, and nobody measured.
+DEFINED = {
+    "12": ["100,000 times", "4 times"],
+}
+
+
+def prose_of(path):
+    """The text of a lesson without code, formulas, references, and answers to what a reader tries."""
+    cells = render.jupytext.read(path).cells
+    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    for passed in (r"```.*?```", r"`[^`\n]*`", r"\$\$.*?\$\$", r"^## References.*?(?=^## )", r"^## Try it.*?(?=^## )"):
+        text = re.sub(passed, "…", text, flags=re.DOTALL | re.MULTILINE)
+    return " ".join(re.sub(r"\*\*About \d+ minutes", "", text).split())
+
+
+def typed_numbers(prose, code, printed):
+    """Quantities of the prose that neither a cell's code has nor its output, with their unit where that has one."""
+    found = []
+    for match in QUANTITY.finditer(prose):
+        unit = match[match.lastindex]
+        near = {"%": r" ?%", "times": r"(?: times| ?×|)"}.get(unit, rf" ?{re.escape(unit)}")
+        for number in re.findall(NUMBER, match[0]):
+            shown = re.search(rf"(?<![\d.,]){re.escape(number)}(?:0*(?!\.?\d)){near}(?!\w)", printed)
+            literal = re.search(rf"(?<![\w.]){re.escape(number.replace(',', ''))}(?![\w.])", code.replace("_", ""))
+            if not (shown or (literal and unit != "%")):
+                found.append(f"{number} {unit}")
+    return found
+
+
+@every_source
+def test_no_number_of_a_record_is_typed(path):
+    """A time, rate, share or factor in prose is one that a cell prints, or has in its code: it changes with them."""
+    cells = code_cells(render.notebook_of(path))
+    outputs = [output for cell in cells for output in cell.outputs]
+    printed = "\n".join(
+        output.get("text", "") + str(output.get("data", {}).get("text/plain", "")) for output in outputs
+    )
+    code = "\n".join(cell.source for cell in cells)
+    typed = typed_numbers(prose_of(path), code, printed)
+    assert [each for each in typed if each not in DEFINED.get(path.stem[:2], [])] == []
+
+
+def test_a_typed_number_is_found():
+    assert typed_numbers("It takes 19 µs, and 4 % less.", "", "18.3 µs, 4.6%") == ["19 µs", "4 %"]
+    assert typed_numbers("It takes 18.3 µs, 3 to 5 times as long.", "", "18.3 µs, 3.0 to 5 × as long") == ["3 times"]
+    assert typed_numbers("A copy takes 2.5 times as long.", "copy=2.5", "") == []
+    assert typed_numbers("Tiles of 128 rows, lesson 12.", "", "") == []
 
 
 # Lessons 00 to 02 and 15 explain no kernel of the library.

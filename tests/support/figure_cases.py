@@ -14,7 +14,7 @@ from course_kernels import GemmConfig, schedule, testing
 from course_kernels.bench import record, zoo
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
 from course_kernels.masked.shuffle import unshuffle_weight
-from gemm_course.lessons import l08_pipeline, l10_ring, records, timelines
+from gemm_course.lessons import l08_pipeline, l10_clusters, l10_ring, records, timelines
 from gemm_course.lessons.l07_budget import Use
 from gemm_course.lessons.l12_decoding import Step, Work
 from gemm_course.lessons.l13_group_walks import slots_of
@@ -233,7 +233,6 @@ case("f06_descriptors.descriptor", shape=(56, 104), leading=112, block=(32, 64),
 case("f06_descriptors.switches", {order: schedule.walk([(2048, 2048, 64)] * 8, order, 132, group_m=1)
                                   for order in ("round_robin", "chunks")})
 case("f06_descriptors.recorded_ratio", {name: row["us"] for name, row in record.load("group_gemm")["rows"].items()})
-case("f06_descriptors.fp8_rounding")
 case("f06_descriptors.reach", [40, 24, 56, 8], 32, {"C ends with the tensor": [i % 40 > 30 for i in range(128)],
                                                     "C ends with the group": [False] * 128})
 
@@ -259,10 +258,10 @@ case("f07_choices.regrets", {title: {(f"{g} × 4096 × 4096", rows): 1.0 + (g + 
                                      for g in (8, 64, 256) for i, rows in enumerate(("4", "16", "256", "4k"))}
                              for title in ("128×256 for all", "defaults by hand", "nearest neighbour's")},
      ("groups × N × K", "rows per group"))
-case("f07_predicted_times.expected_times", {f"CuTe 128×{n}×64, fitted": [(m, 5 + n / 50 + m / n) for m in POWERS]
+case("f17_predicted_times.expected_times", {f"CuTe 128×{n}×64, fitted": [(m, 5 + n / 50 + m / n) for m in POWERS]
                                             for n in (64, 128, 192)},
      {"CuTe 128×64×64, fitted": [(4, 8.0), (64, 9.0)]}, [(16, 20.0), (256, 25.0)], [(4, 8.0)])
-case("f07_predicted_times.losses_by_model", {
+case("f17_predicted_times.losses_by_model", {
     title: {model: {"thresholds": [1.05, 1.2], "time model": [1.0, 1.02]} for model in ("qwen3-30b-a3b", "deepseek-v3")}
     for title in ("forward", "gradient of the rows", "gradient of the weights")})
 case("f08_packed_rows.lists_and_packed", ZIPF, 24)
@@ -294,8 +293,8 @@ case("f10_kernel.gains", {f"cooperative 128 × 256 → ping-pong 128 × {each.ti
     for each in (IN_TURN, replace(IN_TURN, tile_n=128, stages=6))})
 case("f10_clusters.multicast", TOGETHER)
 case("f10_clusters.order", replace(IN_TURN, swizzle_size=4), rows=1024, columns=2304, clusters=12)
-case("f10_clusters.handed_out", replace(TOGETHER, dynamic=True),
-     zoo.rows(["granite"], tokens=[8192], routings=["zipf"], projections=["down"])[0].sizes, 1536, 512, clusters=66)
+case("f10_clusters.handed_out", l10_clusters.hand_out(replace(TOGETHER, dynamic=True),
+     zoo.rows(["granite"], tokens=[8192], routings=["zipf"], projections=["down"])[0].sizes, 1536, 512, clusters=66))
 case("f10_clusters.cut_to_fit", FITTED, rows=682, columns=2048)
 case("f11_gradients.layer", [5, 3, 0, 4])
 case("f11_gradients.products", [5, 3, 0, 4])

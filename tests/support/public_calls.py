@@ -110,7 +110,7 @@ def calls() -> list[Call]:
     groups = dict(sizes=ints(*SIZES), row_groups=ints(0, 1, 1, -1), packed=some(TOTAL, 2))
     return [
         *_packed(some, ints, ones), *_float8(some, ints, ones), *_lists(some), *_aiter(some, ints, ones),
-        *_jagged(some, ints),
+        *_jagged(some, ints), *_experts(some, ints, ones),
         Call("GroupLayout", layouts, groups, ("packed",)),
     ]  # fmt: skip
 
@@ -221,6 +221,28 @@ def _jagged(some, ints) -> Iterator[Call]:
         adapter = getattr(tritonbench, f"{name}_tritonbench")
         yield Call(f"{name}_tritonbench", adapted, lists | timed | dict(adapter=adapter))
     yield Call("pack_group_inputs", packing.pack_group_inputs, lists)
+
+
+def _experts(some, ints, ones) -> Iterator[Call]:
+    layer = dict(
+        x=some(4, K), gate_up=some(G, 2 * N, K), down=some(G, K, N), top_k_weights=ones(4, 2) / 2,
+        top_k_index=ints(0, 2, 1, 7, -1, 0, 2, 2).reshape(4, 2), gate_up_bias=some(G, 2 * N), down_bias=some(G, K),
+    )  # fmt: skip
+    for backend in ("torch", "triton"):
+        for name in ("swiglu", "gelu"):
+            changed = {} if name == "swiglu" else dict(gate_up=some(G, N, K), gate_up_bias=some(G, N))
+            options = dict(backend=backend, activation=name, concatenated=False)
+            yield Call(f"moe_feed_forward {name} {backend}", trained, layer | changed | options)
+
+
+def trained(**arguments: Any) -> list[Tensor]:
+    """The result of a layer of experts, and every gradient, of the first order alone."""
+    leaves = [each for name, each in arguments.items() if isinstance(each, Tensor) and name != "top_k_index"]
+    for each in leaves:
+        each.requires_grad_()
+    result = library.moe_feed_forward(**arguments)
+    result.backward(torch.ones_like(result))
+    return [result.detach(), *(each.grad for each in leaves)]
 
 
 def adapted(adapter: Callable[..., Callable[[], Tensor]], **arguments: Any) -> Tensor:

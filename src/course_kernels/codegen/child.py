@@ -100,7 +100,7 @@ def compile_build(build, target) -> dict:
     result = triton.compile(
         ASTSource(kernel, signature, constexprs, attrs),
         target=GPUTarget(target.backend, target.arch, target.warp_size),
-        options={"num_warps": build.num_warps, "num_stages": build.num_stages},
+        options={"num_warps": build.num_warps, "num_stages": build.num_stages, **build.options},
     )
     artefacts = {name: result.asm[name] for name in ARTEFACTS if name in result.asm}
     return {**artefacts, "shared": result.metadata.shared, "name": result.metadata.name}

@@ -7,7 +7,7 @@ import itertools
 import torch
 
 from course_kernels import runtime
-from course_kernels.codegen.packed import HOPPER, all_through_tma, device_of, specialized
+from course_kernels.codegen.packed import HOPPER, all_through_tma, build_options, device_of, specialized
 from course_kernels.codegen.spec import Build
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, FP8_FNUZ, OUT_DTYPES, dtype_name, find_dtype
@@ -69,7 +69,7 @@ def build_masked(
     label += f" {'shuffled' if shuffled else w_layout} " + "×".join(str(values[f"BLOCK_{dim}"]) for dim in "MNK")
     label += f" {arguments.options['num_warps']}w {arguments.options['num_stages']}s"
     label += " unaligned" * (not aligned) + " pointers" * (not all_through_tma(values))
-    return Build("masked", signature, constexprs, divisible, label=label, **arguments.options)
+    return Build("masked", signature, constexprs, divisible, label=label, **build_options(arguments.options))
 
 
 def stand_ins(dtype, out_dtype, scales, aligned, w_layout, shuffled, groups) -> Call:

@@ -118,7 +118,7 @@ def build_packed(
         + " unaligned" * (not aligned)
         + " pointers" * (not all_through_tma(prepared.arguments))
     )
-    return Build(kernel, signature, constexprs, divisible, label=label, **prepared.options)
+    return Build(kernel, signature, constexprs, divisible, label=label, **build_options(prepared.options))
 
 
 def device_of(target: str | Target, config: GemmConfig | None) -> Device:
@@ -188,6 +188,12 @@ def build_group_sums(
         label = f"{launch.kernel} {dtype_name(dtype)} {layout} {total}" + " accumulate" * accumulate
         builds.append(Build(name, *specialized(name, launch.arguments), num_stages=3, label=label))
     return builds
+
+
+def build_options(options: dict[str, int]) -> dict[str, object]:
+    """A launch's compiler options as arguments of a ``Build``."""
+    others = {name: value for name, value in options.items() if name not in ("num_warps", "num_stages")}
+    return {name: value for name, value in options.items() if name not in others} | {"options": others}
 
 
 def specialized(kernel: str, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:

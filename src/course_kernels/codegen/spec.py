@@ -29,6 +29,7 @@ class Build:
         num_warps: warps per program.
         num_stages: blocks in flight in a pipelined loop.
         label: name to show instead of ``kernel``'s.
+        options: further options of Triton's compiler, such as ``waves_per_eu`` of its AMD backend.
     """
 
     kernel: str
@@ -38,6 +39,7 @@ class Build:
     num_warps: int = 4
     num_stages: int = 3
     label: str = ""
+    options: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.kernel not in KERNELS and ":" not in self.kernel:
@@ -58,7 +60,7 @@ class Build:
         constexprs = tuple(sorted((name, repr(value)) for name, value in self.constexprs.items()))
         return (
             self.kernel, tuple(sorted(self.signature.items())), constexprs, self.divisible_by_16,
-            self.num_warps, self.num_stages,
+            self.num_warps, self.num_stages, *sorted(self.options.items()),
         )  # fmt: skip
 
     def __eq__(self, other: object) -> bool:

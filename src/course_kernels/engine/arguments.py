@@ -16,7 +16,7 @@ from course_kernels.engine.access import Access, batch_access, flat_rows, load_a
 from course_kernels.engine.product import Epilogue, Gated, Problem, Product
 from course_kernels.engine.scaling import BLOCK, Blocks, Lines, blocks_restart, is_outer
 from course_kernels.engine.tuning import Extents, Gpu, Kind, choose, log_choice
-from course_kernels.kernels.codes import FunctionName, Layout, Scales, Schedule
+from course_kernels.kernels.codes import FunctionName, Layout, Scales, Schedule, compared_groups
 from course_kernels.runtime import Device
 
 INTERPRETER_PROGRAMS = 4
@@ -91,7 +91,7 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
         EPILOGUE=epilogue.function, ACTIVATION=_activation(epilogue),
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind, RAGGED=ragged, SHARED_B=shared_b, ROW_STEP=row_step,
         ZERO_TAIL=ragged and not problem.keep_tail,
-        GROUPS=max(2, 1 << (groups - 1).bit_length()) if ragged else 2,
+        GROUPS=compared_groups(groups) if ragged else 2,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
         SCHEDULE=int(Schedule.DYNAMIC if counter is not None else Schedule.ROUND_ROBIN), PRECISION=problem.precision,
         NUM_XCDS=config.num_xcds,
@@ -110,7 +110,7 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
         totals["stride_sa_k"] = None
     if ragged and a.has_descriptor:
         totals["a"] = 0 if a.kind == Layout.ROW_MAJOR else 1
-    return Prepared("contiguous", programs, arguments, _options(config), totals)
+    return Prepared("contiguous", programs, arguments, _options(config, device), totals)
 
 
 def _activation(epilogue: Epilogue) -> tuple | None:
@@ -153,7 +153,7 @@ def _transposed(problem: Problem, product: Product, out: Tensor, device: Device)
         PRECISION=problem.precision, SPAN=1 if programs >= tiles else 64, NUM_XCDS=config.num_xcds,
         ACCUMULATE=accumulate,
     )  # fmt: skip
-    return Prepared("transposed", lambda total: programs, arguments, _options(config), {"total": None})
+    return Prepared("transposed", lambda total: programs, arguments, _options(config, device), {"total": None})
 
 
 def _masked(problem: Problem, product: Product, out: Tensor, device: Device) -> Prepared:
@@ -178,11 +178,11 @@ def _masked(problem: Problem, product: Product, out: Tensor, device: Device) -> 
         A_KIND=reads_a.kind, B_KIND=reads_b.kind, C_KIND=writes.kind,
         PACK=problem.pack,
         SCALES=int({Lines: Scales.LINES, Blocks: Scales.BLOCKS}.get(type(scaling), Scales.NONE)),
-        GROUPS=max(2, 1 << (problem.G - 1).bit_length()),
+        GROUPS=compared_groups(problem.G),
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
     )  # fmt: skip
     programs = _programs(config, problem.G * config.tiles(problem.M, problem.N), device, problem.options.num_sms)
-    return Prepared("masked", lambda total: programs, arguments, _options(config), {})
+    return Prepared("masked", lambda total: programs, arguments, _options(config, device), {})
 
 
 def _grouped_factors(scaling: Lines | Blocks) -> tuple[Tensor, Tensor]:
@@ -235,8 +235,9 @@ def _block_scales(problem: Problem, scale_a, scale_b, dims_a, dims_b) -> dict[st
     return found
 
 
-def _options(config: GemmConfig) -> dict[str, int]:
-    return dict(num_warps=config.num_warps, num_stages=config.num_stages)
+def _options(config: GemmConfig, device: Device) -> dict[str, int]:
+    options = dict(num_warps=config.num_warps, num_stages=config.num_stages)
+    return options | config.amd_options if isinstance(device.arch, str) else options  # names are AMD's
 
 
 def _programs(config: GemmConfig, max_tiles: int, device: Device, num_sms: int | None) -> int:

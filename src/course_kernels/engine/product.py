@@ -187,8 +187,7 @@ class GatedBackward(NamedTuple):
         weights: float32 (rows,), the factor of each row.
         activated: (rows, N) of the result's dtype, row-major: the activation times the row's factor is stored there.
         dots: float32 (rows, ceil(N / 32)), contiguous. The entries of a row become parts of the dot product of its
-            sums and its activation, unrounded both: a tile writes its part to the first entry of its columns, and 0 to
-            the others.
+            sums and its activation, unrounded both. How it is divided into parts is the kernel's choice.
     """
 
     activation: Activation

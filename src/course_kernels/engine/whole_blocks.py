@@ -14,6 +14,7 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.engine.scaling import BLOCK, padded_columns
+from course_kernels.kernels.codes import compared_groups
 
 
 class WholeBlocks(NamedTuple):
@@ -58,7 +59,7 @@ def pack(values: Tensor, offs: Tensor, scale: Tensor | None = None, restart: boo
         pack_lines_kernel[(columns * -(-lines // block),)](
             values.view(torch.uint8), made.values.view(torch.uint8), scale, made.scale, offs, made.ends,
             *(lines, values.shape[1], columns, groups), *values.stride(), made.values.stride(0), *strides,
-            RESTART=restart, GROUPS=1 << groups.bit_length(), BLOCK_L=block, num_warps=8,
+            RESTART=restart, GROUPS=fill_ends(made.ends, offs, values.shape[1]), BLOCK_L=block, num_warps=8,
         )  # fmt: skip
     return made
 
@@ -84,6 +85,14 @@ def pack_by_torch(values: Tensor, offs: Tensor, scale: Tensor) -> WholeBlocks:
     padded = torch.nn.functional.pad(values.view(torch.uint8), (0, 1))  # one more column, of zeros
     made.values.view(torch.uint8).copy_(padded[:, torch.where(inside, at, values.shape[1])])
     return made
+
+
+def fill_ends(ends: Tensor | None, offs: Tensor, total: int) -> int:
+    """``GROUPS`` of a launch. Where it is 0, kernels search in the ends of whole blocks, which are written here."""
+    compared = compared_groups(offs.shape[0] + 1)
+    if ends is not None and not compared:
+        ends.copy_(ends_of(offs, total))
+    return compared
 
 
 def ends_of(offs: Tensor, total: int) -> Tensor:

@@ -205,10 +205,11 @@ def _lines_by_triton(
     block = 64 if tensors[0].stride(1) == 1 else 32
     programs = batch * -(-lines // block) * (columns + (offs is not None and ends is None))
     with _device_of(x):
+        compared = 1 if offs is None else whole_blocks.fill_ends(ends, offs, depth)
         quantize_lines_kernel[(programs,)](
             *tensors, None if offs is None else offs.contiguous(), ends, lines, depth, columns, groups,
             *(stride for tensor in tensors for stride in tensor.stride()), RESTART=offs is not None,
-            GROUPS=1 << groups.bit_length(), BLOCK_L=block, POWER_OF_TWO=power_of_two, ROUND=not x.is_cuda,
+            GROUPS=compared, BLOCK_L=block, POWER_OF_TWO=power_of_two, ROUND=not x.is_cuda,
         )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from course_kernels.contexts import (
     autocast_dtype,
     cast,
+    is_batched_by_autograd,
     is_batched_or_functional,
     is_compiling,
     refuse_dtensors,
@@ -135,6 +136,8 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         # Unwrapped, because the function that vjp returns runs after its transform has ended.
+        if is_batched_by_autograd(grad):
+            raise RuntimeError("to_fp8_then_scaled_grouped_mm has no rule for is_grads_batched: ask for one at a time")
         mat_a, mat_b, offs = map(unwrapped, ctx.saved_tensors)
         rounding, grads = ctx.rounding, [None, None]
         again = torch.is_grad_enabled()  # create_graph=True, or torch.func

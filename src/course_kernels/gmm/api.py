@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,6 +21,8 @@ from course_kernels.memory import check_written, share_memory
 from course_kernels.packed.group_sums import sum_into
 from course_kernels.packed.torch_ops import multiply, multiply_into
 
+Config: TypeAlias = Mapping[str, Any] | GemmConfig | str | os.PathLike[str] | None
+
 
 def gmm(
     lhs: Tensor,
@@ -28,7 +32,7 @@ def gmm(
     preferred_element_type: torch.dtype = torch.bfloat16,
     existing_out: Tensor | None = None,
     work_stealing: bool = False,
-    config: Mapping[str, int] | GemmConfig | None = None,
+    config: Config = None,
     grid_dim: int | None = None,
     *,
     rhs_layout: checks.RhsLayout = "auto",
@@ -49,7 +53,9 @@ def gmm(
             not with gradients.
         work_stealing: programs take the next tile from a counter in memory, instead of every n-th tile.
         config: a dict with AITER's keys (BLOCK_SIZE_M, BLOCK_SIZE_K, BLOCK_SIZE_N, GROUP_SIZE; GRID_DIM, num_warps,
-            num_stages may be left out; see ``get_config``), or a GemmConfig.
+            num_stages may be left out; see ``get_config``), or a GemmConfig; or AITER's own tuning file, such as
+            ``gfx942-GMM.json``: its path, or its content. Its keys for AMD's compiler (waves_per_eu,
+            matrix_instr_nonkdim, kpack) are passed on there; elsewhere a warning names them.
         grid_dim: number of programs, at most one for each tile. Fewer programs than SMs leave SMs free for other
             kernels. Replaces GRID_DIM in ``config``.
         rhs_layout: "gkn" or "gnk" says which shape rhs has. "auto" finds out; where K equals N it takes (G, K, N). That
@@ -103,7 +109,7 @@ def ptgmm(
     preferred_element_type: torch.dtype = torch.bfloat16,
     existing_out: Tensor | None = None,
     accumulate: bool = False,
-    config: Mapping[str, int] | GemmConfig | None = None,
+    config: Config = None,
     grid_dim: int | None = None,
     *,
     lhs_layout: checks.LhsLayout = "auto",
@@ -176,7 +182,7 @@ def nptgmm(
     preferred_element_type: torch.dtype = torch.bfloat16,
     existing_out: Tensor | None = None,
     accumulate: bool = False,
-    config: Mapping[str, int] | GemmConfig | None = None,
+    config: Config = None,
     *,
     lhs_layout: checks.LhsLayout = "auto",
     check: bool = False,

@@ -1,15 +1,19 @@
-"""AITER's configurations: dicts, as ``get_config`` returns them and ``config`` takes them."""
+"""AITER's configurations: dicts and tuning files, which ``config`` takes, and dicts, which ``get_config`` returns."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import os
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 
 from course_kernels import runtime, targets
-from course_kernels.config import GemmConfig, LaunchOptions, check_programs
+from course_kernels.config import AMD_OPTIONS, GemmConfig, LaunchOptions, check_programs
 from course_kernels.contexts import is_compiling
 from course_kernels.dtypes import IN_DTYPES
 from course_kernels.engine.arguments import INTERPRETER_PROGRAMS
@@ -32,6 +36,7 @@ _BLOCKS = {
 _OTHERS = {
     "GROUP_SIZE": "group_m", "GRID_DIM": "programs", "num_warps": "num_warps", "num_stages": "num_stages",
     "NUM_XCDS": "num_xcds", "STORE_PARTS": "store_parts",
+    **{name: name for name in AMD_OPTIONS},
 }  # fmt: skip
 _OURS = {"NUM_XCDS": 1, "STORE_PARTS": 1}  # which AITER does not have, and their defaults
 _STAGES = 2  # where none are named: on an AMD GPU one of them is in LDS
@@ -43,30 +48,61 @@ def _keys(function: str) -> dict[str, str]:
     return {key: field for key, field in keys.items() if function != "nptgmm" or key != "GRID_DIM"}
 
 
-def as_config(function: str, config: Mapping | GemmConfig) -> GemmConfig:
+def as_config(function: str, config: Mapping | GemmConfig | str | os.PathLike) -> GemmConfig:
     """A configuration that a caller gave.
 
     Args:
         function: one of ``FUNCTIONS``.
-        config: a dict with AITER's keys, or a configuration of this library for the product as ``packed`` computes it:
-            of ptgmm and nptgmm block_m divides K, and block_k divides M.
+        config: a dict with AITER's keys; one of such dicts by function, each under "default", or the path of a file
+            with one, as AITER's ``gfx942-GMM.json``; or a configuration of this library for the product as ``packed``
+            computes it: of ptgmm and nptgmm block_m divides K, and block_k divides M.
 
     Raises:
         TypeError: it is neither.
-        ValueError: a key is missing or unknown, or a value is wrong.
+        ValueError: a key is missing or unknown, or a value is wrong; the file is not JSON.
+        OSError: the file cannot be read.
     """
     if isinstance(config, GemmConfig):
         if function == "nptgmm" and config.programs is not None:
             raise ValueError(f"config of nptgmm must not name programs, got {config.programs}: each tile has its own")
         return config
+    if isinstance(config, (str, os.PathLike)):
+        config = _read(os.fspath(config))
     if not isinstance(config, Mapping):
-        raise TypeError(f"config must be a dict with AITER's keys or a GemmConfig, got {type(config).__name__}")
+        raise TypeError(
+            f"config must be a dict with AITER's keys, the path of AITER's tuning file or a GemmConfig, got "
+            f"{type(config).__name__}"
+        )
+    if any(isinstance(value, Mapping) for value in config.values()):
+        config = _of_function(function, config)
     items = tuple((key, type(value), value) for key, value in config.items())  # to a cache, 64.0 and True are integers
     convert = _convert.__wrapped__ if is_compiling() else _convert
     try:
         return convert(function, items)
     except TypeError:  # a value that is not hashable
         return _convert.__wrapped__(function, items)
+
+
+@functools.lru_cache(maxsize=16)
+def _read(path: str) -> object:
+    """The content of a tuning file. Read once in a process, as AITER does."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"config must be the path of a JSON file, got {path!r}: {error}") from None
+
+
+def _of_function(function: str, config: Mapping) -> Mapping:
+    """The entry of a function in the content of a tuning file."""
+    entry = config.get(function)
+    if isinstance(entry, Mapping) and any(isinstance(value, Mapping) for value in entry.values()):
+        entry = entry.get("default")
+    if not isinstance(entry, Mapping):
+        raise ValueError(
+            f"config must have {function!r} with 'default', as AITER's tuning files have, got "
+            f"{', '.join(map(repr, config))}"
+        )
+    return entry
 
 
 @functools.lru_cache(maxsize=256)
@@ -88,11 +124,21 @@ def _convert(function: str, items: tuple[tuple[str, type, object], ...]) -> Gemm
         except ValueError as error:
             raise ValueError(str(error).replace(keys[key], f"config[{key!r}]", 1)) from None
         fields[keys[key]] = value
+    without_effect = [key for key in config if key in AMD_OPTIONS]
+    if without_effect and torch.version.hip is None and not is_compiling():
+        warnings.warn(
+            f"config of {function}: {', '.join(without_effect)} {'have' if len(without_effect) > 1 else 'has'} no "
+            "effect here: only AMD's compiler has such options",
+            stacklevel=2,
+        )
     return GemmConfig(**fields)
 
 
 def launch_of(
-    function: str, config: Mapping | GemmConfig | None, grid_dim: int | None = None, work_stealing: bool = False
+    function: str,
+    config: Mapping | GemmConfig | str | os.PathLike | None,
+    grid_dim: int | None = None,
+    work_stealing: bool = False,
 ) -> GemmConfig | LaunchOptions | None:
     """The launch configuration of a call, in the form of ``engine.options.Options.config``; None for the default.
 

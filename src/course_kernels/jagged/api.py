@@ -8,12 +8,11 @@ begin at a group's first row, as in Helion's example, so that the two languages 
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from course_kernels import runtime
-from course_kernels.contexts import autocast_dtype, cast, refuse_dtensors, refuse_tangents
+from course_kernels.contexts import autocast_dtype, cast, refuse_dtensors
 from course_kernels.jagged.checks import Implementation, check_form, check_values
+from course_kernels.jagged.torch_op import multiply
 from course_kernels.packed.api import grouped_mm
 from course_kernels.validation import check_flags
 
@@ -46,13 +45,14 @@ def grouped_gemm_jagged(
         ValueError: ranks, shapes or devices do not fit, a name is unknown, or ``check`` finds a wrong offset (with its
             index and value).
         ImportError: implementation "helion" without its package; the message names the extra.
-        RuntimeError: on dual tensors of forward-mode differentiation, or the process cannot run kernels.
+        RuntimeError: the process cannot run kernels.
 
     Notes:
         Names and order of the arguments: ``grouped_gemm_jagged`` of Helion's example. Differentiable in A_packed and B
-        in reverse mode. Gradients are products of ``grouped_mm`` in their operand's dtype; B's has its memory layout
-        where an implementation is named.
-        "auto" has everything that ``grouped_mm`` has (``torch.compile``, ``torch.func``, CUDA graphs).
+        in both modes, to any order. Gradients are products of ``grouped_mm`` in their operand's dtype; B's has its
+        memory layout where an implementation is named.
+        Both have everything that ``grouped_mm`` has (``torch.compile``, ``torch.func``, CUDA graphs), and "auto"
+        DTensors; named implementations are one operator, ``torch.ops.course_kernels.grouped_gemm_jagged``.
         Operands of two dtypes are converted inside the kernels of "triton" and "helion". float32 operands multiply in
         full float32, or in TF32 where torch's settings allow it. Where offsets end at total_m, as they must, ``A_packed
         @ B`` is the same product; what this adds is that a fixed buffer may hold any number of rows.
@@ -79,7 +79,6 @@ def _multiply(kernel: str, A_packed, B, group_offsets, implementation, check) ->
     check_flags(check=check)
     if dtype := autocast_dtype(A_packed.device.type):
         A_packed, B = cast(A_packed, dtype), cast(B, dtype)
-    refuse_tangents("grouped_gemm_jagged", A_packed, B)
     if check:
         check_values(group_offsets, A_packed.shape[0])
     if implementation == "auto":
@@ -89,59 +88,4 @@ def _multiply(kernel: str, A_packed, B, group_offsets, implementation, check) ->
             return grouped_mm(A_packed.float(), B.float().unsqueeze(0), offs=group_offsets[-1:])
         kernel, implementation = "persistent", "triton"
     refuse_dtensors("a named implementation", A_packed=A_packed, B=B, group_offsets=group_offsets)
-    return _run(kernel, A_packed, B, group_offsets, implementation)
-
-
-@runtime.outside_graphs("a named implementation of grouped_gemm_jagged launches its kernel between two graphs")
-def _run(kernel: str, A_packed, B, group_offsets, implementation: str) -> Tensor:
-    """The product by a named implementation."""
-    return _Jagged.apply(A_packed, B, group_offsets, kernel, implementation)
-
-
-def _launch(A_packed, B, group_offsets, kernel: str, implementation: str) -> Tensor:
-    runtime.check_can_launch(A_packed.device)
-    if A_packed.is_cuda:
-        runtime.check_dtype("A_packed", A_packed.dtype, A_packed.device, "Convert the operands to float16.")
-        runtime.check_dtype("B", B.dtype, A_packed.device, "Convert the operands to float16.")
-    (total_m, K), N, G = A_packed.shape, B.shape[1], group_offsets.shape[0] - 1
-    dtype = torch.promote_types(A_packed.dtype, B.dtype)
-    if implementation == "helion":
-        from course_kernels.jagged import helion_kernels as kernels  # raises without Helion, empty products or not
-    else:
-        from course_kernels.jagged import triton_kernels as kernels
-    if not (total_m and N and K and G):
-        return A_packed.new_zeros((total_m, N), dtype=dtype)
-    operands = A_packed.resolve_neg(), B.resolve_neg(), group_offsets.contiguous()
-    if A_packed.is_cuda:
-        with torch.cuda.device(A_packed.device):
-            return kernels.multiply(kernel, *operands)
-    with runtime.interpreting():
-        return kernels.multiply(kernel, *operands)
-
-
-class _Jagged(torch.autograd.Function):
-    """dA = dC @ Bᵀ and dB = Aᵀ @ dC, over the rows up to the last offset."""
-
-    @staticmethod
-    def forward(A_packed, B, group_offsets, kernel, implementation):
-        return _launch(A_packed, B, group_offsets, kernel, implementation)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs[:3])
-
-    @staticmethod
-    def backward(ctx, grad):
-        A_packed, B, group_offsets = ctx.saved_tensors
-        grad_a = grad_b = None
-        if ctx.needs_input_grad[0]:
-            grad_a = grouped_gemm_jagged(grad, B.mT, group_offsets).to(A_packed.dtype)
-        if ctx.needs_input_grad[1]:
-            rows, ends = A_packed.to(grad.dtype), group_offsets[-1:]
-            # In B's own layout: accumulating into another one is a transposing copy.
-            if B.stride(0) == 1 and B.stride(1) != 1:
-                grad_b = grouped_mm(grad.mT, rows, offs=ends)[0].mT
-            else:
-                grad_b = grouped_mm(rows.mT, grad, offs=ends)[0]
-            grad_b = grad_b.to(B.dtype)
-        return grad_a, grad_b, None, None, None
+    return multiply(A_packed, B, group_offsets, kernel, implementation)

@@ -10,6 +10,7 @@ from torch import Tensor
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.jagged.interpreting import widened_on_cpu
+from course_kernels.kernels.codes import compared_groups
 from course_kernels.kernels.jagged import jagged_kernel, jagged_persistent_kernel
 
 KERNELS = {"simple": jagged_kernel, "persistent": jagged_persistent_kernel}
@@ -46,7 +47,7 @@ def launch_arguments(
     return dict(
         a_ptr=A_packed, b_ptr=B, c_ptr=out, offsets_ptr=group_offsets, total=total_m, N=N, K=K, G=groups,
         stride_am=A_packed.stride(0), stride_ak=A_packed.stride(1), stride_bk=B.stride(0), stride_bn=B.stride(1),
-        stride_cm=out.stride(0), stride_cn=out.stride(1), GROUPS=max(2, 1 << (groups - 1).bit_length()),
+        stride_cm=out.stride(0), stride_cn=out.stride(1), GROUPS=compared_groups(groups),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP_M=config.group_m,
         PRECISION=precision,
     )  # fmt: skip

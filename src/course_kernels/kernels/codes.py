@@ -10,6 +10,17 @@ import enum
 from typing import NamedTuple
 
 SCALE_BLOCK = 128  # elements along K, and lines of a square block, that share a factor
+# With more ends a thread holds more than eight or sixteen of them. Code then grows with the number of groups: at 8,192
+# products take all 255 registers, and at 16,384 they spill.
+MOST_COMPARED = 2048
+
+
+def compared_groups(groups: int) -> int:
+    """``GROUPS`` of a launch: how many groups' ends a kernel compares with at once, a power of two of 2 or more.
+
+    0 for more than MOST_COMPARED groups: then kernels search, with the same code for any number.
+    """
+    return max(2, 1 << (groups - 1).bit_length()) if groups <= MOST_COMPARED else 0
 
 
 @dataclasses.dataclass(frozen=True)

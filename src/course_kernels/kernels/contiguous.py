@@ -40,6 +40,23 @@ def group_bounds(offs_ptr, g, total, used):
 
 
 @triton.jit
+def search_group(offs_ptr, place, total, G, BLOCK_M: tl.constexpr):
+    """The group of a row of tiles, by bisection, where group g begins with number start // BLOCK_M + g.
+
+    So numbered, groups do not overlap: g has cdiv(end - start, BLOCK_M) rows of tiles, at most end // BLOCK_M -
+    start // BLOCK_M + 1. Numbers that no tile has are left over, fewer than groups.
+    """
+    low, high = 0, G
+    while high - low > 1:
+        middle = (low + high) // 2
+        start, _ = group_bounds(offs_ptr, middle, total, True)
+        before = start // BLOCK_M + middle <= place
+        low = tl.where(before, middle, low)
+        high = tl.where(before, high, middle)
+    return low
+
+
+@triton.jit
 def load_block(
     operand, g, line, k, lines, K, stride_g, stride_line, stride_k,
     KIND: tl.constexpr, IN_GROUP: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -172,8 +189,18 @@ def compute_tile(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Find a tile's group, multiply, store."""
-    if RAGGED:
+    """Find a tile's group, multiply, store. ``groups`` is None where there are too many to compare with."""
+    if RAGGED and groups is None:
+        g = search_group(offs_ptr, tile // tiles_n, total, G, BLOCK_M)
+        start, end = group_bounds(offs_ptr, g, total, True)
+        top = start // ROW_STEP * ROW_STEP
+        first = (start // BLOCK_M + g) * tiles_n
+        tiles_m = tl.cdiv(end - top, BLOCK_M)
+        # A number without a tile: one without rows, of which nothing is computed or stored.
+        unused = tile - first >= tiles_m * tiles_n
+        first, end, K = tl.where(unused, tile, first), tl.where(unused, start, end), tl.where(unused, 0, K)
+        tiles_m = tl.maximum(tiles_m, 1)
+    elif RAGGED:
         # Each thread holds a few groups' ends, counted in rows of tiles; how many of them lie at or before this tile
         # is its group. A loop over the groups would hand a program its next tile group by group.
         passed = (row_ends <= tile // tiles_n) & (groups < G)
@@ -260,7 +287,7 @@ def contiguous_kernel(
         ROW_STEP: tiles begin at multiples of it. It is 1, except where A is a descriptor whose innermost dimension is
             the rows: that coordinate must be aligned, so it is the number of elements in 16 bytes. Then C goes through
             pointers, which leave out the rows before the group.
-        GROUPS: at least G, a power of two.
+        GROUPS: of ``codes.compared_groups``.
         ZERO_TAIL: write zeros to the rows after the last group.
         NUM_XCDS: of ``common.xcd_tile``; the dynamic schedule has none.
     """
@@ -273,9 +300,15 @@ def contiguous_kernel(
         scale_a_ptr, scale_b_ptr, stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
     )  # fmt: skip
     tiles_n = tl.cdiv(N, BLOCK_N)
-    groups = tl.arange(0, GROUPS)
-    row_ends = groups
-    if RAGGED:
+    if GROUPS > 0:
+        groups = tl.arange(0, GROUPS)
+        row_ends = groups
+    else:
+        groups, row_ends = None, None
+    if RAGGED and GROUPS == 0:
+        _, last = group_bounds(offs_ptr, G - 1, total, True)
+        tiles = (last // BLOCK_M + G) * tiles_n
+    elif RAGGED:
         starts, ends = group_bounds(offs_ptr, groups, total, groups < G)
         tops = tl.where(ends > starts, starts // ROW_STEP * ROW_STEP, ends)
         row_ends = tl.cumsum(tl.cdiv(ends - tops, BLOCK_M), 0)
@@ -293,7 +326,7 @@ def contiguous_kernel(
             )  # fmt: skip
             tile = next_dynamic_tile(counter_ptr, tiles)
     else:
-        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=GROUPS > 0):
             if NUM_XCDS > 1:
                 position = xcd_tile(tile, tiles, tl.num_programs(0), NUM_XCDS)
             else:
@@ -305,7 +338,8 @@ def contiguous_kernel(
                 ROW_STEP, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
             )  # fmt: skip
     if ZERO_TAIL:
-        last = tl.max(tl.where(groups < G, ends, 0), 0)
+        if GROUPS > 0:
+            last = tl.max(tl.where(groups < G, ends, 0), 0)
         zeros = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         # The tail's tiles go on where the groups' left off, so that the program with the least to do begins.
         before = tl.program_id(0) + tl.num_programs(0) - tiles % tl.num_programs(0)

@@ -21,6 +21,19 @@ def last_chunk(end, CHUNK: tl.constexpr):
     return tl.maximum(tl.cdiv(end, CHUNK) - 1, 0)
 
 
+@triton.jit
+def search_group(offs_ptr, item, total, G, CHUNK: tl.constexpr):
+    """The first group whose last item is not before ``item``, or G."""
+    low, high = -1, G
+    while high - low > 1:
+        middle = (low + high) // 2
+        _, end = group_bounds(offs_ptr, middle, total, True)
+        passed = last_chunk(end, CHUNK) + middle < item
+        low = tl.where(passed, middle, low)
+        high = tl.where(passed, high, middle)
+    return high
+
+
 # A batch has its own number of rows: not worth a compilation each time it is a multiple of 16, or is not.
 @triton.jit(do_not_specialize=["total", "G"])
 def sum_items_kernel(
@@ -34,7 +47,7 @@ def sum_items_kernel(
         matrix_ptr: (total, N), any strides; offs_ptr: (G,) ends; sums_ptr: float32 (items, N), any strides.
         ONE_CHUNK: total is at most CHUNK. Then groups are items.
         ACCUMULATE: add to the sums of groups that have rows, and leave the others; with ONE_CHUNK alone.
-        BLOCK_G: groups that are looked at together to find the item's.
+        BLOCK_G: groups that are looked at together to find the item's; 0 to search it by bisection.
     """
     tiles_n = tl.cdiv(N, BLOCK_N)
     item = tl.program_id(0) // tiles_n
@@ -42,12 +55,15 @@ def sum_items_kernel(
     g = item
     if not ONE_CHUNK:
         # All groups before the item's have their last item before it.
-        g = 0
-        for first in range(0, G, BLOCK_G):
-            groups = first + tl.arange(0, BLOCK_G)
-            _, ends = group_bounds(offs_ptr, groups, total, groups < G)
-            passed = (groups < G) & (last_chunk(ends, CHUNK) + groups < item)
-            g += tl.sum(passed.to(tl.int32), 0)
+        if BLOCK_G > 0:
+            g = 0
+            for first in range(0, G, BLOCK_G):
+                groups = first + tl.arange(0, BLOCK_G)
+                _, ends = group_bounds(offs_ptr, groups, total, groups < G)
+                passed = (groups < G) & (last_chunk(ends, CHUNK) + groups < item)
+                g += tl.sum(passed.to(tl.int32), 0)
+        else:
+            g = search_group(offs_ptr, item, total, G, CHUNK)
     if g < G:
         start, end = group_bounds(offs_ptr, g, total, g < G)
         filled = end > start

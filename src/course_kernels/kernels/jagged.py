@@ -6,8 +6,9 @@ that there could be; a spare program writes a tile of the tail's zeros, or nothi
 number of programs, and each strides through one index over the tiles of all groups: every number that it looks at is
 a tile of its own.
 
-Both find a tile's group by comparing its number with all cumulative counts at once, as ``contiguous`` does. Source of
-the idea: Helion's example of a grouped GEMM, whose persistent kernel walks group by group instead.
+Both find a tile's group by comparing its number with all cumulative counts at once, as ``contiguous`` does, or by
+bisection where there are too many. Source of the idea: Helion's example of a grouped GEMM, whose persistent kernel
+walks group by group instead.
 """
 
 from __future__ import annotations
@@ -78,6 +79,48 @@ def multiply_tile(
     return acc
 
 
+@triton.jit
+def bounded_offset(offsets_ptr, g, total, G):
+    """Where group g begins in [0, total]. The tail is group G, and what follows it begins at ``total``."""
+    offset = tl.load(offsets_ptr + g, mask=(g > 0) & (g <= G), other=0)
+    offset = tl.minimum(tl.maximum(offset, 0), total).to(tl.int32)
+    return tl.where(g <= G, offset, total)
+
+
+@triton.jit
+def search_group(offsets_ptr, tile_row, total, G, BLOCK_M: tl.constexpr):
+    """The group, or the tail, of a row of tiles, by bisection; tiles are numbered as for ``contiguous.search_group``.
+    Offsets that decrease give an unspecified result."""
+    low, high = 0, G + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        before = bounded_offset(offsets_ptr, middle, total, G) // BLOCK_M + middle <= tile_row
+        low = tl.where(before, middle, low)
+        high = tl.where(before, high, middle)
+    return low
+
+
+@triton.jit
+def compute_searched_tile(
+    a_ptr, b_ptr, c_ptr, offsets_ptr, tile, total, N, K, G,
+    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Search a tile's group, multiply, store. The tail's product has no depth, so its tiles are zeros; a number without
+    a tile has no rows."""
+    tile_row, tile_n = tile_position(tile, total // BLOCK_M + G + 1, tl.cdiv(N, BLOCK_N), GROUP_M)
+    g = search_group(offsets_ptr, tile_row, total, G, BLOCK_M)
+    start, end = bounded_offset(offsets_ptr, g, total, G), bounded_offset(offsets_ptr, g + 1, total, G)
+    row, col = start + (tile_row - (start // BLOCK_M + g)) * BLOCK_M, tile_n * BLOCK_N
+    depth = tl.where((g < G) & (row < end), K, 0)
+    acc = multiply_tile(
+        a_ptr, b_ptr, row, col, end, N, depth, stride_am, stride_ak, stride_bk, stride_bn,
+        BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+    )  # fmt: skip
+    store_tile(c_ptr, acc, row, col, end, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+
+
 # A batch has its own number of rows: not worth a compilation each time it is a multiple of 16, or is not.
 @triton.jit(do_not_specialize=["total", "G"])
 def jagged_kernel(
@@ -89,25 +132,33 @@ def jagged_kernel(
 
     The grid has (cdiv(total, BLOCK_M) + G) * cdiv(N, BLOCK_N) programs: each group and the tail end in one boundary
     tile. a_ptr: (total, K), b_ptr: (K, N), c_ptr: (total, N), any strides. offsets_ptr: (G + 1,), contiguous. GROUPS:
-    at least G, a power of two.
+    of ``codes.compared_groups``.
     """
-    ends, row_ends = count_tiles(offsets_ptr, total, G, BLOCK_M, GROUPS)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_row, tile_n = tile_position(tl.program_id(0), tl.num_programs(0) // tiles_n, tiles_n, GROUP_M)
-    group_rows = tl.max(row_ends, 0)
-    if tile_row < group_rows:
-        first, start, end = find_group(tile_row, ends, row_ends, total)
-        row, col = start + (tile_row - first) * BLOCK_M, tile_n * BLOCK_N
-        acc = multiply_tile(
-            a_ptr, b_ptr, row, col, end, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-            BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+    if GROUPS == 0:
+        tile = tl.program_id(0)
+        compute_searched_tile(
+            a_ptr, b_ptr, c_ptr, offsets_ptr, tile, total, N, K, G,
+            stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, PRECISION,
         )  # fmt: skip
-        store_tile(c_ptr, acc, row, col, end, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
     else:
-        row = tl.max(ends, 0) + (tile_row - group_rows) * BLOCK_M
-        if row < total:
-            zeros = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-            store_tile(c_ptr, zeros, row, tile_n * BLOCK_N, total, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+        ends, row_ends = count_tiles(offsets_ptr, total, G, BLOCK_M, GROUPS)
+        tiles_n = tl.cdiv(N, BLOCK_N)
+        tile_row, tile_n = tile_position(tl.program_id(0), tl.num_programs(0) // tiles_n, tiles_n, GROUP_M)
+        group_rows = tl.max(row_ends, 0)
+        if tile_row < group_rows:
+            first, start, end = find_group(tile_row, ends, row_ends, total)
+            row, col = start + (tile_row - first) * BLOCK_M, tile_n * BLOCK_N
+            acc = multiply_tile(
+                a_ptr, b_ptr, row, col, end, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+                BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+            )  # fmt: skip
+            store_tile(c_ptr, acc, row, col, end, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+        else:
+            row = tl.max(ends, 0) + (tile_row - group_rows) * BLOCK_M
+            if row < total:
+                zeros = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+                store_tile(c_ptr, zeros, row, tile_n * BLOCK_N, total, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
 
 
 @triton.jit(do_not_specialize=["total", "G"])
@@ -117,22 +168,31 @@ def jagged_persistent_kernel(
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """As ``jagged_kernel``, by any number of programs; tiles are numbered group after group."""
-    ends, row_ends = count_tiles(offsets_ptr, total, G, BLOCK_M, GROUPS)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tiles = tl.max(row_ends, 0) * tiles_n
-    # Not flattened into one loop, as that of ``contiguous``: of blocks that are read through pointers the compiler then
-    # keeps fewer in flight (40 KiB instead of 64 for 64×64×64 in four stages).
-    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        first, start, end = find_group(tile // tiles_n, ends, row_ends, total)
-        tile_m, tile_n = tile_position(tile - first * tiles_n, tl.cdiv(end - start, BLOCK_M), tiles_n, GROUP_M)
-        row, col = start + tile_m * BLOCK_M, tile_n * BLOCK_N
-        acc = multiply_tile(
-            a_ptr, b_ptr, row, col, end, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-            BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
-        )  # fmt: skip
-        store_tile(c_ptr, acc, row, col, end, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
-    last = tl.max(ends, 0)
-    zeros = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(total - last, BLOCK_M) * tiles_n, tl.num_programs(0)):
-        row, col = last + tile // tiles_n * BLOCK_M, tile % tiles_n * BLOCK_N
-        store_tile(c_ptr, zeros, row, col, total, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+    if GROUPS == 0:
+        tiles = (total // BLOCK_M + G + 1) * tl.cdiv(N, BLOCK_N)
+        for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+            compute_searched_tile(
+                a_ptr, b_ptr, c_ptr, offsets_ptr, tile, total, N, K, G,
+                stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, PRECISION,
+            )  # fmt: skip
+    else:
+        ends, row_ends = count_tiles(offsets_ptr, total, G, BLOCK_M, GROUPS)
+        tiles_n = tl.cdiv(N, BLOCK_N)
+        tiles = tl.max(row_ends, 0) * tiles_n
+        # Not flattened into one loop, as that of ``contiguous``: of blocks that are read through pointers the compiler
+        # then keeps fewer in flight (40 KiB instead of 64 for 64×64×64 in four stages).
+        for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+            first, start, end = find_group(tile // tiles_n, ends, row_ends, total)
+            tile_m, tile_n = tile_position(tile - first * tiles_n, tl.cdiv(end - start, BLOCK_M), tiles_n, GROUP_M)
+            row, col = start + tile_m * BLOCK_M, tile_n * BLOCK_N
+            acc = multiply_tile(
+                a_ptr, b_ptr, row, col, end, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+                BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+            )  # fmt: skip
+            store_tile(c_ptr, acc, row, col, end, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+        last = tl.max(ends, 0)
+        zeros = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for tile in range(tl.program_id(0), tl.cdiv(total - last, BLOCK_M) * tiles_n, tl.num_programs(0)):
+            row, col = last + tile // tiles_n * BLOCK_M, tile % tiles_n * BLOCK_N
+            store_tile(c_ptr, zeros, row, col, total, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)

@@ -63,13 +63,23 @@ def compute_tile(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STORE_PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Find a tile's group, multiply, store."""
-    passed = (row_ends <= tile // tiles_n) & (groups < G)
-    g = tl.sum(passed.to(tl.int32), 0)
-    first = tl.max(tl.where(passed, row_ends, 0), 0) * tiles_n
-    rows = rows_that_count(sizes_ptr, g, max_M, g < G)
-    tile_m, tile_n = tile_position(tile - first, tl.cdiv(rows, BLOCK_M), tiles_n, GROUP_M)
+    """Find a tile's group, multiply, store. ``groups`` is None where there are too many to compare with."""
+    if groups is None:
+        tiles_m = tl.cdiv(max_M, BLOCK_M)
+        g = tile // (tiles_m * tiles_n)
+        place = tile - g * tiles_m * tiles_n
+        rows = rows_that_count(sizes_ptr, g, max_M, g < G)
+    else:
+        passed = (row_ends <= tile // tiles_n) & (groups < G)
+        g = tl.sum(passed.to(tl.int32), 0)
+        first = tl.max(tl.where(passed, row_ends, 0), 0) * tiles_n
+        rows = rows_that_count(sizes_ptr, g, max_M, g < G)
+        place = tile - first
+        tiles_m = tl.cdiv(rows, BLOCK_M)
+    tile_m, tile_n = tile_position(place, tiles_m, tiles_n, GROUP_M)
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+    if groups is None:
+        K = tl.where(row < rows, K, 0)  # of a tile without rows that count nothing is read
     wide = tl.full((), 1, tl.int64)
     if SCALES:
         scale_a_ptr += g * (wide * stride_sa_g)
@@ -122,13 +132,17 @@ def masked_kernel(
             row of A and each line of B; with stride 0, one factor for all lines. BLOCKS: a factor for each 1 × 128 of
             A and each 128 × 128 of B.
         PACK: 0; for a shuffled weight the elements of 16 bytes.
-        GROUPS: at least G, a power of two.
+        GROUPS: of ``codes.compared_groups``. 0: tiles are handed out over all rows, as of a batch.
     """
     tiles_n = tl.cdiv(N, BLOCK_N)
-    groups = tl.arange(0, GROUPS)
-    row_ends = tl.cumsum(tl.cdiv(rows_that_count(sizes_ptr, groups, max_M, groups < G), BLOCK_M), 0)
-    tiles = tl.max(row_ends, 0) * tiles_n
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+    if GROUPS > 0:
+        groups = tl.arange(0, GROUPS)
+        row_ends = tl.cumsum(tl.cdiv(rows_that_count(sizes_ptr, groups, max_M, groups < G), BLOCK_M), 0)
+        tiles = tl.max(row_ends, 0) * tiles_n
+    else:
+        groups, row_ends = None, None
+        tiles = G * tl.cdiv(max_M, BLOCK_M) * tiles_n
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=GROUPS > 0):
         compute_tile(
             a, b, c_desc, c_ptr, scale_a_ptr, scale_b_ptr, tile, tiles_n, sizes_ptr, row_ends, groups, max_M, N, K, G,
             stride_ag, stride_am, stride_ak, stride_bg, stride_bn, stride_bk, stride_cg, stride_cm, stride_cn,

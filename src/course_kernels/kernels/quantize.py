@@ -38,6 +38,38 @@ def to_float8(values, q_ptr, ROUND: tl.constexpr):
 
 
 @triton.jit
+def clamped_end(offs_ptr, g, depth, used):
+    """Where group g ends in [0, depth]; 0 where not ``used``."""
+    end = tl.load(offs_ptr + g, mask=used, other=0)
+    return tl.minimum(tl.maximum(end, 0), depth).to(tl.int32)
+
+
+@triton.jit
+def search_whole_block(ends_ptr, block, G):
+    """The group that ``block`` belongs to, and G after the last one's, by bisection of the ends of whole blocks."""
+    low, high = -1, G
+    while high - low > 1:
+        middle = (low + high) // 2
+        before = tl.load(ends_ptr + middle) <= block * DEPTH
+        low = tl.where(before, middle, low)
+        high = tl.where(before, high, middle)
+    return high
+
+
+@triton.jit
+def search_column(offs_ptr, column, depth, G):
+    """The group whose blocks are around ``column``, and G for what follows the last one, by bisection. Blocks of group
+    g begin in column start // 128 + g."""
+    low, high = 0, G + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        before = clamped_end(offs_ptr, middle - 1, depth, True) // DEPTH + middle <= column
+        low = tl.where(before, middle, low)
+        high = tl.where(before, high, middle)
+    return low
+
+
+@triton.jit
 def group_bounds(offs_ptr, depth, G, GROUPS: tl.constexpr):
     """Numbers of groups, and where each begins and ends. Group G is what follows the last one."""
     groups = tl.arange(0, GROUPS)
@@ -51,16 +83,22 @@ def group_bounds(offs_ptr, depth, G, GROUPS: tl.constexpr):
 def whole_block(offs_ptr, ends_ptr, block, depth, G, GROUPS: tl.constexpr):
     """Which block of the operand as it is becomes ``block``, where groups are whole blocks: its group, where that
     begins, where the block begins and where it ends at the latest. There is none after the last group's: its group is G
-    then, and it has nothing. The first program writes where the groups end then."""
-    groups, starts, ends = group_bounds(offs_ptr, depth, G, GROUPS)
-    blocks = tl.where(groups < G, tl.cdiv(tl.maximum(ends - starts, 0), DEPTH), 0)
-    lasts = tl.cumsum(blocks, 0)
-    if tl.program_id(0) == 0:
-        tl.store(ends_ptr + groups, lasts * DEPTH, mask=groups < G)
-    g = tl.sum(((lasts <= block) & (groups < G)).to(tl.int32), 0)
-    here = groups == g
-    start, end = tl.sum(tl.where(here, starts, 0), 0), tl.sum(tl.where(here, ends, 0), 0)
-    k = start + (block - tl.sum(tl.where(here, lasts - blocks, 0), 0)) * DEPTH
+    then, and it has nothing. The first program writes where the groups end then. Where GROUPS is 0, they are there."""
+    if GROUPS > 0:
+        groups, starts, ends = group_bounds(offs_ptr, depth, G, GROUPS)
+        blocks = tl.where(groups < G, tl.cdiv(tl.maximum(ends - starts, 0), DEPTH), 0)
+        lasts = tl.cumsum(blocks, 0)
+        if tl.program_id(0) == 0:
+            tl.store(ends_ptr + groups, lasts * DEPTH, mask=groups < G)
+        g = tl.sum(((lasts <= block) & (groups < G)).to(tl.int32), 0)
+        here = groups == g
+        start, end = tl.sum(tl.where(here, starts, 0), 0), tl.sum(tl.where(here, ends, 0), 0)
+        k = start + (block - tl.sum(tl.where(here, lasts - blocks, 0), 0)) * DEPTH
+    else:
+        g = search_whole_block(ends_ptr, block, G)
+        start = clamped_end(offs_ptr, g - 1, depth, g > 0)
+        end = clamped_end(offs_ptr, g, depth, g < G)
+        k = start + block * DEPTH - tl.load(ends_ptr + g - 1, mask=g > 0, other=0)
     return g, start, k, tl.where(g < G, end, k)
 
 
@@ -79,7 +117,7 @@ def quantize_lines_kernel(
             from column start // 128 + g on. What follows the last group becomes zeros, in one column more.
         ends_ptr: where groups are written as whole blocks, (G,) int32 for their ends. q_ptr is (batch, lines,
             128 * columns) then. What no block has becomes zeros.
-        GROUPS: more than G, a power of two.
+        GROUPS: of ``codes.compared_groups`` for G + 1 groups. 0: ``ends_ptr`` holds the ends already.
     """
     tiles = tl.cdiv(lines, BLOCK_L)
     all_columns = columns + 1 if RESTART and ends_ptr is None else columns
@@ -90,11 +128,16 @@ def quantize_lines_kernel(
         _, _, k, filled = whole_block(offs_ptr, ends_ptr, column, depth, G, GROUPS)
         to_k, end = column * DEPTH, k + DEPTH
     elif RESTART:
-        groups, starts, ends = group_bounds(offs_ptr, depth, G, GROUPS)
-        firsts = starts // DEPTH + groups
-        g = tl.sum(((firsts <= column) & (groups <= G)).to(tl.int32), 0) - 1
-        here = groups == g
-        start, end = tl.sum(tl.where(here, starts, 0), 0), tl.sum(tl.where(here, ends, 0), 0)
+        if GROUPS > 0:
+            groups, starts, ends = group_bounds(offs_ptr, depth, G, GROUPS)
+            firsts = starts // DEPTH + groups
+            g = tl.sum(((firsts <= column) & (groups <= G)).to(tl.int32), 0) - 1
+            here = groups == g
+            start, end = tl.sum(tl.where(here, starts, 0), 0), tl.sum(tl.where(here, ends, 0), 0)
+        else:
+            g = search_column(offs_ptr, column, depth, G)
+            start = clamped_end(offs_ptr, g - 1, depth, g > 0)
+            end = tl.where(g < G, clamped_end(offs_ptr, g, depth, g < G), depth)
         k = start + (column - start // DEPTH - g) * DEPTH
         filled = tl.where(g < G, end, k)
         to_k = k
@@ -139,7 +182,7 @@ def pack_lines_kernel(
         scale_ptr: (lines, blocks), or None; packed_scale_ptr: (lines, columns); any strides.
         offs_ptr: (G,) ends of groups; ends_ptr: (G,) int32 for those of the whole blocks.
         RESTART: a group's blocks have their factors from column start // 128 + g on, otherwise from start // 128 on.
-        GROUPS: more than G, a power of two.
+        GROUPS: of ``codes.compared_groups`` for G + 1 groups. 0: ``ends_ptr`` holds the ends already.
     """
     tiles = tl.cdiv(lines, BLOCK_L)  # neighbours in the operand at one time
     column, line = tl.program_id(0) // tiles, tl.program_id(0) % tiles * BLOCK_L

@@ -17,6 +17,7 @@ from course_kernels.config import GemmConfig
 from course_kernels.contexts import (
     functorch_level,
     has_memory,
+    has_modes,
     is_batched_by_autograd,
     is_profiling,
     is_sharded,
@@ -25,11 +26,12 @@ from course_kernels.contexts import (
     wants_function,
 )
 from course_kernels.dtypes import FP8, Precision
+from course_kernels.engine import flops
 from course_kernels.lists.checks import Method, Settings, check_operands, prepare_out
 from course_kernels.validation import check_flags
 
 if TYPE_CHECKING:
-    from course_kernels.lists.launch import Launch  # imports Triton
+    from course_kernels.lists.launch import Launch, Prepared  # imports Triton
 
 Matrices: TypeAlias = Sequence[torch.Tensor] | torch.nn.ParameterList
 
@@ -156,11 +158,20 @@ class GroupGemmPlan:
         programs: int | None = None,
         record: bool = False,
     ) -> None:
-        settings = Settings.checked(method, out_dtype, precision, config)
+        self._make(group_A, group_B, out, Settings.checked(method, out_dtype, precision, config), programs, record)
+
+    @runtime.outside_graphs("a GroupGemmPlan is made between two graphs")
+    def _make(self, group_A, group_B, out, settings: Settings, programs, record) -> None:
         check_flags(record=record)
         if programs is not None and (type(programs) is not int or programs < 1):
             raise ValueError(f"programs must be a positive integer, got {programs!r}")
-        group_A, group_B = check_operands(group_A, group_B, precision)
+        if torch.compiler.is_exporting() or functorch_level() is not None or is_traced():
+            raise RuntimeError(
+                "a GroupGemmPlan consists of addresses, which torch.export, torch.func, make_fx and jit.trace do not "
+                "have: use group_gemm there"
+            )
+        group_A, group_B = check_operands(group_A, group_B, settings.precision)
+        self._operands = group_A, group_B
         self.out: list[torch.Tensor] = prepare_out(group_A, group_B, settings, out)
         self._prepared = _prepare(group_A, group_B, self.out, settings, programs, record, kept=True)
 
@@ -170,7 +181,7 @@ class GroupGemmPlan:
         Raises:
             RuntimeError: an operand or output has other memory than when the plan was made.
         """
-        self._prepared.run()
+        _launch(self._prepared, *self._operands, self.out)
         return self.out
 
     __call__ = run
@@ -209,8 +220,30 @@ def _compute(group_A, group_B, settings: Settings, out) -> list[torch.Tensor]:
             "group_gemm sends tables from the host, which a CUDA graph cannot replay: make a GroupGemmPlan before the "
             "capture and capture its run()"
         )
-    _prepare(group_A, group_B, out, settings).run()
+    _launch(_prepare(group_A, group_B, out, settings), group_A, group_B, out)
     return out
+
+
+_library = torch.library.Library("course_kernels", "FRAGMENT")
+_library.define("group_gemm_out(Tensor[] group_A, Tensor[] group_B, Tensor(a!)[] out, int prepared) -> ()")
+_running: dict[int, Prepared] = {}
+
+
+def _launch(prepared: Prepared, group_A, group_B, out) -> None:
+    """Enqueue the launches: as an operator where modes want to see one."""
+    if not has_modes():
+        prepared.run()
+        return
+    flops.register()
+    key = id(prepared)
+    _running[key] = prepared
+    try:
+        torch.ops.course_kernels.group_gemm_out(list(group_A), list(group_B), list(out), key)
+    finally:
+        _running.pop(key, None)
+
+
+_library.impl("group_gemm_out", lambda _A, _B, _out, key: _running[key].run(), "CompositeExplicitAutograd")
 
 
 def _by_torch(group_A, group_B, settings: Settings) -> list[torch.Tensor]:

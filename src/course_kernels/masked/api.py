@@ -64,7 +64,7 @@ def deepgemm(
         TypeError, ValueError: naming the argument, what it got and what it wants; nothing is written then. Also an
             operand that requires a gradient, and a DTensor: pass ``to_local()``.
         ImportError: backend "cute" without its packages.
-        RuntimeError: the process cannot run kernels.
+        RuntimeError: under ``torch.func.functionalize``, or the process cannot run kernels.
 
     Notes:
         Arguments: ``aiter.deepgemm`` of AMD's AITER, which wants shuffled weights. ``expected_m``, and the layout of

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_kernels.contexts import has_memory, is_compiling, refuse_dtensors
+from course_kernels import runtime
+from course_kernels.contexts import has_memory, is_compiling, is_traced, refuse_dtensors
 from course_kernels.dtypes import FP8, FP8_FNUZ, dtype_name
 from course_kernels.engine.access import LINES, PACK_BYTES, unshuffled
 from course_kernels.validation import check_dense
@@ -187,6 +188,7 @@ def _rules() -> dict:
 torch.serialization.add_safe_globals([ShuffledWeight])
 
 
+@runtime.outside_graphs("shuffle_weight marks what it returns, which graphs cannot")
 def shuffle_weight(w: Tensor, layout: tuple[int, int] = (16, 16)) -> ShuffledWeight:
     """Reorder a weight for matrix instructions that take 16 lines, and 16 bytes of each line at a time.
 
@@ -204,6 +206,7 @@ def shuffle_weight(w: Tensor, layout: tuple[int, int] = (16, 16)) -> ShuffledWei
     Raises:
         TypeError: w is no dense tensor of these dtypes, or is shuffled already.
         ValueError: its shape, or the layout.
+        RuntimeError: under ``torch.export``, ``make_fx`` or ``torch.jit.trace``.
 
     Notes:
         Bit for bit what ``aiter.ops.shuffle.shuffle_weight`` of AMD's AITER makes of these types with its defaults.
@@ -214,6 +217,10 @@ def shuffle_weight(w: Tensor, layout: tuple[int, int] = (16, 16)) -> ShuffledWei
     check_weight("w", w)
     if isinstance(w, ShuffledWeight):
         raise TypeError("w is shuffled already")
+    if torch.compiler.is_exporting() or is_traced():
+        raise RuntimeError(
+            "shuffle_weight cannot be exported or traced, for it marks what it returns: shuffle weights before"
+        )
     *groups, lines, depth = w.shape
     pack = PACK_BYTES // w.element_size()
     parts = w.detach().reshape(*groups, lines // LINES, LINES, depth // pack, pack)

@@ -11,7 +11,8 @@ import functools
 import torch
 from torch import Tensor
 
-from course_kernels.contexts import is_plain, is_profiling, refuse_dtensors, wants_grad
+from course_kernels.contexts import is_functional, is_plain, is_profiling, refuse_dtensors, wants_grad
+from course_kernels.engine import flops
 from course_kernels.engine.options import Options, decode_launch, encode_launch
 from course_kernels.engine.plans import execute
 from course_kernels.masked.checks import Call, check_call, problem_of
@@ -36,6 +37,9 @@ def multiply(call: Call, options: Options) -> Tensor:
     if is_plain(*call[:6]) and not is_profiling():
         return _execute(call, options)
     if not torch.compiler.is_compiling():
+        if is_functional():
+            raise RuntimeError("deepgemm writes to Y, and torch.func.functionalize does not see that: call it outside")
+        flops.register()
         refuse_dtensors("deepgemm", **call.tensors())
         problem_of(call, options)  # raises our error, before the dispatcher raises its own
     torch.ops.course_kernels.deepgemm(*call, options.check, options.backend, encode_launch(options))
@@ -54,6 +58,7 @@ def _deepgemm(
     call = Call(XQ, WQ, Y, group_layout, x_scale, w_scale, shuffled, rows)
     options = Options(None, check, backend, *decode_launch(config))
     if fake:
+        flops.register()
         problem_of(call, options)
     else:
         _execute(call, options)

@@ -48,7 +48,7 @@ def activation_of(given: str | Activation) -> Activation:
 
 
 def activate(pre: Tensor, activation: Activation, interleaved: bool) -> Tensor:
-    """Compute the activation of (rows, N) in float32, by torch's own operations, which have gradients."""
+    """Compute the activation of (rows, N) in float32."""
     function, gated, alpha, limit, shift = activation
     gate, up = pre.float(), None
     if gated:
@@ -67,13 +67,46 @@ def activate(pre: Tensor, activation: Activation, interleaved: bool) -> Tensor:
     return value * ((up if limit is None else up.clamp(-limit, limit)) + shift)
 
 
+def activation_gradient(grad: Tensor, pre: Tensor, activation: Activation, interleaved: bool) -> Tensor:
+    """Compute the gradient of the argument of ``activate``, float32 (rows, N), from that of its result."""
+    function, gated, alpha, limit, shift = activation
+    gate, up = pre.float(), None
+    if gated:
+        gate, up = (gate[:, ::2], gate[:, 1::2]) if interleaved else gate.chunk(2, dim=1)
+    limited = gate if limit is None else gate.clamp(max=limit)
+    if function is Function.SILU:
+        share = torch.sigmoid(limited * alpha)
+        value = limited * share
+        slope = share + value * (1 - share) * alpha
+    elif function in (Function.GELU, Function.GELU_TANH):
+        kind = "tanh" if function is Function.GELU_TANH else "none"
+        value = functional.gelu(limited, approximate=kind)
+        slope = torch.ops.aten.gelu_backward(torch.ones_like(limited), limited, approximate=kind)
+    else:
+        value = functional.relu(limited)
+        slope = (limited > 0).float()
+        if function is Function.RELU2:
+            value, slope = value.square(), 2 * value
+    if limit is not None:
+        slope = torch.where(gate <= limit, slope, 0.0)
+    if up is None:
+        return grad * slope
+    other = (up if limit is None else up.clamp(-limit, limit)) + shift
+    grad_up = grad * value
+    if limit is not None:
+        grad_up = torch.where(up.abs() <= limit, grad_up, 0.0)
+    parts = [grad * slope * other, grad_up]
+    return torch.stack(parts, dim=2).flatten(1) if interleaved else torch.cat(parts, dim=1)
+
+
 def encode(activation: Activation) -> str:
-    """Encode an activation as an operator's argument."""
-    return " ".join(str(int(each) if isinstance(each, (bool, Function)) else each) for each in activation)
+    """Encode an activation as an operator's argument. ``hex`` is exact, and ``torch.compile`` can trace it."""
+    numbers = ["None" if each is None else each.hex() for each in activation[2:]]
+    return " ".join([str(int(activation.function)), str(int(activation.gated)), *numbers])
 
 
 def decode(text: str) -> Activation:
     """Decode the text of ``encode``."""
-    function, gated, alpha, limit, shift = text.split()
-    limit = None if limit == "None" else float(limit)
-    return Activation(Function(int(function)), gated == "1", float(alpha), limit, float(shift))
+    function, gated, *numbers = text.split()
+    numbers = [None if each == "None" else float.fromhex(each) for each in numbers]
+    return Activation(Function(int(function)), gated == "1", *numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,13 +16,13 @@ from course_kernels.contexts import (
     is_compiling,
     refuse_dtensors,
     refuse_tangents,
-    wants_grad,
 )
 from course_kernels.engine.checks import Backend
 from course_kernels.kernels.codes import Activation
 from course_kernels.moe import checks
 from course_kernels.moe.activations import activation_of
 from course_kernels.moe.form import Form, Operands
+from course_kernels.moe.parallel import Parallel
 from course_kernels.moe.routing import Routing
 from course_kernels.moe.torch_ops import feed_forward, feed_forward_collecting, route
 
@@ -40,7 +40,8 @@ def moe_feed_forward(
     concatenated: bool = True,
     weights_on: Literal["output", "input"] = "output",
     main_grads: Sequence[Tensor | None] | None = None,
-    routing: Routing | None = None,
+    routing: Routing | Any = None,
+    ep: Parallel | None = None,
     backend: Backend = "auto",
     num_sms: int | None = None,
 ) -> Tensor:
@@ -61,12 +62,16 @@ def moe_feed_forward(
             "geglu_tanh", "reglu", and gpt-oss's "swiglu_oai"; without: "silu", "gelu", "gelu_tanh", "relu", "relu2".
         gate_up_bias, down_bias: (E, 2 * I) (or (E, I)) and (E, H) of x's dtype or float32, added in float32; or None.
         concatenated: False where rows of gate and up take turns in ``gate_up``, the gate's first, as in gpt-oss.
+            Without a gate it means nothing.
         weights_on: "output" weights an expert's result, "input" its row of x, which is rounded then (Llama 4).
         main_grads: float32 tensors of the shapes of gate_up and of down, any strides, or None for either: the backward
             adds the weight's gradient to it, rounded once, and the weight itself gets none. Not with
             ``torch.compile(fullgraph=True)``.
         routing: of ``Routing.of(top_k_index, E)``, if it is made once for several calls: a recomputation in activation
-            checkpointing, for example, that must not route tokens anew.
+            checkpointing, for example, that must not route tokens anew. With ``ep``, of ``ep.plan(top_k_index)``.
+        ep: a ``course_kernels.distributed.ExpertParallel`` where the experts are spread over ranks. ``top_k_index``
+            then has ids of all ranks' experts, and the weights are those of this rank, or DTensors with ``Shard(0)``
+            over the group. Every rank of the group has to make the call, and its backward.
         backend: "triton" runs the kernels (in Triton's interpreter on CPU tensors), "cute" the products' kernel in CuTe
             DSL where it can, "torch" computes expert after expert, which reads the routing on the host. "auto" is
             "torch" on CPU tensors, and the expected fastest kernels on a GPU.
@@ -106,11 +111,16 @@ def moe_feed_forward(
         return handle_torch_function(
             moe_feed_forward, (*tensors, top_k_index), x, gate_up, down, top_k_index, top_k_weights,
             activation=activation, gate_up_bias=gate_up_bias, down_bias=down_bias, concatenated=concatenated,
-            weights_on=weights_on, main_grads=main_grads, routing=routing, backend=backend, num_sms=num_sms,
+            weights_on=weights_on, main_grads=main_grads, routing=routing, ep=ep, backend=backend, num_sms=num_sms,
         )  # fmt: skip
+    if ep is not None:
+        gate_up, down, gate_up_bias, down_bias = ep.local(
+            gate_up=gate_up, down=down, gate_up_bias=gate_up_bias, down_bias=down_bias
+        )
     checks.check_names(backend, weights_on, concatenated, num_sms)
     refuse_dtensors("moe_feed_forward", x=x, gate_up=gate_up, down=down, top_k_weights=top_k_weights)
-    form = Form(activation_of(activation), not concatenated, weights_on == "input", backend, num_sms)
+    activation = activation_of(activation)
+    form = Form(activation, activation.gated and not concatenated, weights_on == "input", backend, num_sms)
     if isinstance(x, Tensor) and (dtype := autocast_dtype(x.device.type)):
         x, gate_up, down = (cast(each, dtype) if isinstance(each, Tensor) else each for each in (x, gate_up, down))
         if gate_up_bias is not None and gate_up_bias.dtype != torch.float32:
@@ -119,6 +129,21 @@ def moe_feed_forward(
             down_bias = cast(down_bias, dtype)
     checks.check_operands(Operands(x, gate_up, down, top_k_weights, gate_up_bias, down_bias), form)
     refuse_tangents("moe_feed_forward", *tensors)
+    if ep is not None:
+        # All checks come before the first collective: a rank that raises alone leaves the others waiting.
+        if routing is None:
+            checks.check_choices(top_k_index, top_k_weights, ep.num_experts)
+        if main_grads is not None:
+            checks.check_main_grads(main_grads, Operands(x, gate_up, down, top_k_weights, gate_up_bias, down_bias))
+
+        def here(rows: Tensor, weights: Tensor, routing: Routing) -> Tensor:
+            return moe_feed_forward(
+                rows, gate_up, down, None, weights, activation=form.activation, gate_up_bias=gate_up_bias,
+                down_bias=down_bias, concatenated=concatenated, weights_on=weights_on, main_grads=main_grads,
+                routing=routing, backend=backend, num_sms=num_sms,
+            )  # fmt: skip
+
+        return ep.feed_forward(here, x, top_k_index, top_k_weights, plan=routing)
     weights, experts = top_k_weights.float().contiguous(), gate_up.shape[0]
     if routing is None:
         checks.check_choices(top_k_index, weights, experts)
@@ -128,7 +153,4 @@ def moe_feed_forward(
     operands = Operands(x, gate_up, down, weights, gate_up_bias, down_bias)
     if main_grads is None:
         return feed_forward(operands, routing, form)
-    checks.check_main_grads(main_grads, operands)
-    if not wants_grad(*operands):
-        return feed_forward(operands, routing, form)
-    return feed_forward_collecting(operands, routing, form, tuple(main_grads))
+    return feed_forward_collecting(operands, routing, form, main_grads)

@@ -105,8 +105,8 @@ def check_routing(routing, weights: Tensor, experts: int) -> None:
     if not isinstance(routing, Routing):
         raise TypeError(f"routing must be a Routing, from Routing.of, got {type(routing).__name__}")
     count = weights.shape[0] * weights.shape[1]
-    if differ(routing.tokens.shape[0], count, "routing must be of the same choices"):
-        raise ValueError(f"routing must be of the {count} choices of top_k_weights, got {routing.tokens.shape[0]}")
+    if differ(routing.rows.shape[0], count, "routing must be of the same choices"):
+        raise ValueError(f"routing must be of the {count} choices of top_k_weights, got {routing.rows.shape[0]}")
     if differ(routing.ends.shape[0], experts, "routing must be of the same experts"):
         raise ValueError(f"routing must be of {experts} experts, got {routing.ends.shape[0]}")
     if routing.ends.device != weights.device:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +11,7 @@ from course_kernels.engine.checks import Backend
 from course_kernels.kernels.codes import Activation
 from course_kernels.moe.activations import activation_of
 from course_kernels.moe.api import moe_feed_forward
+from course_kernels.moe.parallel import Parallel
 from course_kernels.moe.routing import Routing
 
 
@@ -23,6 +26,8 @@ class Experts(nn.Module):
         activation: as for ``moe_feed_forward``.
         bias: whether both products have biases.
         concatenated, weights_on, backend: as for ``moe_feed_forward``.
+        ep: a ``course_kernels.distributed.ExpertParallel`` of ``num_experts`` experts; the parameters are then those
+            of this rank's experts alone, E / ranks of them. ``ep.shard`` spreads a module that has all experts.
         device, dtype: of the parameters.
 
     Attributes:
@@ -42,6 +47,7 @@ class Experts(nn.Module):
         concatenated: bool = True,
         weights_on: str = "output",
         backend: Backend = "auto",
+        ep: Parallel | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
@@ -56,16 +62,19 @@ class Experts(nn.Module):
         self.num_experts, self.hidden_size, self.intermediate_size = num_experts, hidden_size, intermediate_size
         self.activation = activation_of(activation)
         self.activation_name = activation if isinstance(activation, str) else str(tuple(activation))
-        self.concatenated, self.weights_on, self.backend = concatenated, weights_on, backend
+        self.concatenated, self.weights_on, self.backend, self.ep = concatenated, weights_on, backend, ep
+        if ep is not None and ep.num_experts != num_experts:
+            raise ValueError(f"ep must be of num_experts = {num_experts} experts, got one of {ep.num_experts}")
+        held = num_experts if ep is None else ep.num_local_experts
         width = intermediate_size * (1 + self.activation.gated)
 
         def parameter(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
 
-        self.gate_up_proj = parameter(num_experts, width, hidden_size)
-        self.down_proj = parameter(num_experts, hidden_size, intermediate_size)
-        self.gate_up_proj_bias = parameter(num_experts, width) if bias else None
-        self.down_proj_bias = parameter(num_experts, hidden_size) if bias else None
+        self.gate_up_proj = parameter(held, width, hidden_size)
+        self.down_proj = parameter(held, hidden_size, intermediate_size)
+        self.gate_up_proj_bias = parameter(held, width) if bias else None
+        self.down_proj_bias = parameter(held, hidden_size) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -80,13 +89,13 @@ class Experts(nn.Module):
                 nn.init.uniform_(bias, -bound, bound)
 
     def forward(
-        self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, routing: Routing | None = None
+        self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, routing: Routing | Any = None
     ) -> Tensor:
         """Call ``moe_feed_forward`` with the parameters."""
         return moe_feed_forward(
             x, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights, activation=self.activation,
             gate_up_bias=self.gate_up_proj_bias, down_bias=self.down_proj_bias, concatenated=self.concatenated,
-            weights_on=self.weights_on, routing=routing, backend=self.backend,
+            weights_on=self.weights_on, routing=routing, ep=self.ep, backend=self.backend,
         )  # fmt: skip
 
     def extra_repr(self) -> str:

@@ -65,9 +65,15 @@ def _with_tokens(arguments: dict[str, Any], tokens: int | None) -> dict[str, Any
 
 def _interpret(module, name, programs, tokens, arguments, tensors) -> None:
     """Interpret the kernel on float32 copies of bfloat16 tensors, whose bits the interpreter takes for integers."""
-    copies = {key: each.float() for key, each in tensors.items() if each.dtype == torch.bfloat16}
+    copies = {key: _widened(each) for key, each in tensors.items() if each.dtype == torch.bfloat16}
     with runtime.interpreting():
         _kernel(module, name)[(programs,)](**_with_tokens(arguments | copies, tokens))
     for key, copy in copies.items():
         if any(word in key for word in ("grad", "out", "pre", "activated", "dots")):
             tensors[key].copy_(copy)
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """A float32 copy of the same strides, which kernels are told; what is between the elements comes along."""
+    reach = 1 + sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape))
+    return tensor.detach().as_strided((reach,), (1,)).float().as_strided(tensor.shape, tensor.stride(), 0)

@@ -96,7 +96,7 @@ def backward(
     tokens, ends = x.shape[0], routing.ends
     count = routing.tokens.shape[0]
     needs_x, needs_gate_up, needs_down, needs_weights, needs_bias, needs_down_bias = needs
-    found = dict.fromkeys(Gradients._fields)
+    found: dict[str, Tensor | None] = {}
     of_output = None if form.on_input else weights
     first = needs_x or needs_gate_up or needs_bias or (needs_weights and form.on_input)
     grad_rows = None

@@ -20,7 +20,8 @@ class Routing(NamedTuple):
     """The choices of all tokens in the order of experts. Made by ``Routing.of``.
 
     A choice has the number ``token * top_k + j``. Its row is its place among all choices sorted by expert; choices of
-    one expert keep their order. Rows of choices that no expert here has come after the last end.
+    one expert keep their order. Rows of choices that no expert here has come after the last end; ``shortened`` leaves
+    them out.
 
     Attributes:
         ends: int32 (E,), the exclusive end of each expert's rows.
@@ -54,6 +55,12 @@ class Routing(NamedTuple):
         """
         check_ids(top_k_index, num_experts)
         return cls(*torch.ops.course_kernels.moe_routing(top_k_index, num_experts, backend))
+
+    def shortened(self, count: int) -> Routing:
+        """Return this routing without its rows from ``count`` on, at least one row. Buffers of the layer then have
+        ``count`` rows instead of T * k. All rows up to the last end must be among them."""
+        count = max(count, 1)
+        return self._replace(tokens=self.tokens[:count], choices=self.choices[:count])
 
 
 def check_ids(top_k_index, num_experts) -> None:

@@ -24,8 +24,8 @@ def _constants(activation: Activation, interleaved: bool) -> dict[str, int | flo
     )  # fmt: skip
 
 
-def _sizes(routing: Routing, cols: int, top_k: int) -> dict[str, int]:
-    return dict(COLS=cols, EXPERTS=routing.ends.shape[0], TOP_K=top_k)
+def _sizes(routing: Routing, cols: int, tokens: int) -> dict[str, int]:
+    return dict(COLS=cols, EXPERTS=routing.ends.shape[0], TOP_K=routing.rows.shape[0] // tokens)
 
 
 def gather(
@@ -35,12 +35,12 @@ def gather(
     ``weights`` of their choices, if those are given. Rows after the last end are not written."""
     (tokens, cols), count = x.shape, routing.tokens.shape[0]
     out = torch.empty(count, cols, dtype=dtype or x.dtype, device=x.device)
-    top_k, block_n = count // tokens, _columns(cols, 1024)
+    block_n = _columns(cols, 1024)
     block_m = max(1, _ELEMENTS // block_n)
     launch(
         "moe_rows", "gather_kernel", -(-count // block_m), tokens, x_ptr=x, index_ptr=routing.tokens,
         offs_ptr=routing.ends, slots_ptr=None if weights is None else routing.choices, weights_ptr=weights,
-        out_ptr=out, stride_t=x.stride(0), stride_h=x.stride(1), **_sizes(routing, cols, top_k), BLOCK_M=block_m,
+        out_ptr=out, stride_t=x.stride(0), stride_h=x.stride(1), **_sizes(routing, cols, tokens), BLOCK_M=block_m,
         BLOCK_N=block_n,
     )  # fmt: skip
     return out
@@ -55,7 +55,7 @@ def activate(pre: Tensor, routing: Routing, tokens: int, activation: Activation,
     block_m = max(1, _ELEMENTS // block_n)
     launch(
         "activation", "activation_kernel", -(-count // block_m) * -(-cols // block_n), tokens, pre_ptr=pre,
-        offs_ptr=routing.ends, out_ptr=out, **_sizes(routing, cols, count // tokens),
+        offs_ptr=routing.ends, out_ptr=out, **_sizes(routing, cols, tokens),
         **_constants(activation, interleaved), BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
     return out
@@ -81,7 +81,7 @@ def activation_gradient(
         "activation", "activation_gradient_kernel", -(-count // block_m), tokens, grad_ptr=grad, pre_ptr=pre,
         offs_ptr=routing.ends, slots_ptr=None if weights is None else routing.choices, weights_ptr=weights,
         grad_pre_ptr=grad_pre, activated_ptr=activated, grad_weights_ptr=grad_weights,
-        **_sizes(routing, cols, count // tokens), **_constants(activation, interleaved), BLOCK_M=block_m,
+        **_sizes(routing, cols, tokens), **_constants(activation, interleaved), BLOCK_M=block_m,
         BLOCK_N=block_n,
     )  # fmt: skip
     return grad_pre, activated, grad_weights
@@ -90,13 +90,13 @@ def activation_gradient(
 def combine(rows: Tensor, routing: Routing, tokens: int, weights: Tensor | None = None) -> Tensor:
     """Sum each token's rows (T * k, H), times the float32 ``weights`` (T, k) if given: (T, H) of the rows' dtype, in
     float32 in the order of the choices, rounded once."""
-    count, cols = rows.shape
+    cols = rows.shape[1]
     out = torch.empty(tokens, cols, dtype=rows.dtype, device=rows.device)
     block_n = _columns(cols, 512)
     block_m = max(1, _ELEMENTS // 2 // block_n)
     launch(
         "moe_rows", "combine_kernel", -(-tokens // block_m) * -(-cols // block_n), tokens, rows_ptr=rows,
-        positions_ptr=routing.rows, weights_ptr=weights, out_ptr=out, COLS=cols, TOP_K=count // tokens,
+        positions_ptr=routing.rows, weights_ptr=weights, out_ptr=out, COLS=cols, TOP_K=routing.rows.shape[0] // tokens,
         BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
     return out
@@ -106,13 +106,13 @@ def dots(rows: Tensor, x: Tensor, routing: Routing) -> Tensor:
     """Compute the dot product of each choice's row and its token's x (T, H): float32 (T, k), 0 for choices without a
     row."""
     (tokens, cols), count = x.shape, rows.shape[0]
-    out = torch.zeros(tokens, count // tokens, dtype=torch.float32, device=x.device)
+    out = torch.zeros(tokens, routing.rows.shape[0] // tokens, dtype=torch.float32, device=x.device)
     block_n = _columns(cols, 256)
     block_m = max(1, _ELEMENTS // block_n)
     launch(
         "moe_rows", "dots_kernel", -(-count // block_m), tokens, rows_ptr=rows, x_ptr=x, index_ptr=routing.tokens,
         offs_ptr=routing.ends, slots_ptr=routing.choices, dots_ptr=out, stride_t=x.stride(0), stride_h=x.stride(1),
-        **_sizes(routing, cols, count // tokens), BLOCK_M=block_m, BLOCK_N=block_n,
+        **_sizes(routing, cols, tokens), BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
     return out
 

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.contexts import functorch_level, is_compiling, is_plain, is_profiling, wants_grad
+from course_kernels.engine import flops
 from course_kernels.moe import layer
 from course_kernels.moe.activations import decode, encode
-from course_kernels.moe.checks import check_operands
+from course_kernels.moe.checks import check_main_grads, check_operands
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.routing import Routing, sort_choices
 
@@ -36,18 +37,23 @@ def feed_forward(operands: Operands, routing: Routing, form: Form) -> Tensor:
         raise RuntimeError(
             "moe_feed_forward has no rules for torch.func: use backward(), or compute the layer from grouped_mm"
         )
+    if not is_compiling():
+        flops.register(_flops())
     keep = wants_grad(*operands)
     return torch.ops.course_kernels.moe_feed_forward(*operands, *routing, *_encoded(form), keep)[0]
 
 
 @runtime.outside_graphs("moe_feed_forward with main_grads, which graphs do not see written to, runs between two graphs")
-def feed_forward_collecting(
-    operands: Operands, routing: Routing, form: Form, main_grads: tuple[Tensor | None, Tensor | None]
-) -> Tensor:
-    """Compute a checked layer whose backward adds the weights' gradients to ``main_grads``."""
+def feed_forward_collecting(operands: Operands, routing: Routing, form: Form, main_grads) -> Tensor:
+    """Compute a checked layer whose backward adds the weights' gradients to ``main_grads``, which are checked here."""
     if functorch_level() is not None:
         raise RuntimeError("main_grads must be None under torch.func, which does not see them written to")
-    return _Layer.apply(*operands, *routing, form, main_grads)
+    if torch.compiler.is_exporting():
+        raise RuntimeError("main_grads must be None under torch.export: its graphs have no backward that adds to them")
+    check_main_grads(main_grads, operands)
+    if not wants_grad(*operands):
+        return feed_forward(operands, routing, form)
+    return _Layer.apply(*operands, *routing, form, tuple(main_grads))
 
 
 class _Layer(torch.autograd.Function):
@@ -73,7 +79,11 @@ class _Layer(torch.autograd.Function):
         for i, main_grad in ((1, main_grads[0]), (2, main_grads[1])):
             if main_grad is not None and needs[i]:
                 needs[i] = _is_asked_for(ctx, i)
-        found = layer.backward(_prepared(grad, operands), operands, pre, routing, ctx.form, tuple(needs), main_grads)
+        if not ctx.main_grads and not (is_plain(grad) and not is_profiling()):
+            found = _backward_dispatched(grad, operands, pre, routing, _encoded(ctx.form), needs)
+        else:
+            grad = _prepared(grad, operands)
+            found = layer.backward(grad, operands, pre, routing, ctx.form, tuple(needs), main_grads)
         return *found, None, None, None, None, None, None
 
 
@@ -162,10 +172,36 @@ def _setup(ctx, inputs, output) -> None:
 def _gradients(ctx, grad, _):
     *tensors, pre = ctx.saved_tensors
     needs = list(ctx.needs_input_grad[:6])
-    found = torch.ops.course_kernels.moe_feed_forward_backward(
-        grad, *tensors[:6], pre, *tensors[6:], *ctx.rest, needs
-    )  # fmt: skip
-    return *(each if need else None for each, need in zip(found, needs)), *(None,) * 10
+    found = _backward_dispatched(grad, tensors[:6], pre, tensors[6:], ctx.rest, needs)
+    return *found, *(None,) * 10
+
+
+def _backward_dispatched(grad, operands, pre, routing, form: tuple, needs: list[bool]) -> list[Tensor | None]:
+    """The gradients by the operator, which modes and transforms see."""
+    if not is_compiling():
+        flops.register(_flops())
+    found = torch.ops.course_kernels.moe_feed_forward_backward(grad, *operands, pre, *routing, *form, needs)
+    return [each if need else None for each, need in zip(found, needs)]
+
+
+def _flops() -> dict:
+    """The FLOP counts of both operators, for all T * k choices: which of them are of experts here, the device knows."""
+
+    def forward(x, gate_up, down, weights, *others, out_shape=None) -> int:
+        return 2 * weights[0] * weights[1] * (gate_up[1] * gate_up[2] + down[1] * down[2])
+
+    def backward(grad, x, gate_up, down, weights, *others, out_shape=None) -> int:
+        *form, needs = others
+        needs_x, needs_gate_up, needs_down, needs_weights, needs_bias, _ = needs
+        on_input = form[-3]
+        through_first = needs_x or (needs_weights and on_input)
+        through_second = through_first or needs_gate_up or needs_down or needs_weights or needs_bias
+        first, second = gate_up[1] * gate_up[2], down[1] * down[2]
+        count = (through_first + needs_gate_up) * first + (through_second + needs_down) * second
+        return 2 * weights[0] * weights[1] * count
+
+    ops = torch.ops.course_kernels
+    return {ops.moe_feed_forward: forward, ops.moe_feed_forward_backward: backward}
 
 
 _library.impl("moe_feed_forward", _operator, "CompositeExplicitAutograd")

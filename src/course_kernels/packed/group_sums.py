@@ -23,6 +23,7 @@ from course_kernels.contexts import (
 )
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
 from course_kernels.engine.checks import BACKENDS, Backend, check_offs, check_out_form
+from course_kernels.kernels.codes import compared_groups
 from course_kernels.layout import GroupLayout
 from course_kernels.memory import check_has_memory, check_written
 from course_kernels.packed import sharding
@@ -184,7 +185,7 @@ def prepare(matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool) -> list
         stride_m=matrix.stride(0), stride_n=matrix.stride(1), stride_sg=sums.stride(0), stride_sn=sums.stride(1),
         CHUNK=CHUNK, ONE_CHUNK=one_chunk, ACCUMULATE=accumulate and one_chunk,
         BLOCK_M=min(CHUNK, _ELEMENTS // block_n), BLOCK_N=block_n,
-        BLOCK_G=min(1024, max(16, 1 << (G - 1).bit_length())),
+        BLOCK_G=min(1024, max(16, compared_groups(G))) if compared_groups(G) else 0,
     )  # fmt: skip
     launches = [Launch("sum_items_kernel", items * tiles_n, of_items)]
     if not one_chunk:

@@ -24,12 +24,13 @@ from course_kernels.contexts import (
     wants_grad,
 )
 from course_kernels.dtypes import MODE_OF_RANKS
+from course_kernels.engine import flops
 from course_kernels.engine.checks import check_out_form
 from course_kernels.engine.options import Options, decode_launch, encode_launch
 from course_kernels.engine.plans import execute
 from course_kernels.engine.product import Problem, Product, in_words_of
 from course_kernels.engine.scaling import ROW
-from course_kernels.packed import flops, sharding
+from course_kernels.packed import sharding
 from course_kernels.packed.checks import NAMES, check_call, check_main_grad, problem_of, readable
 from course_kernels.packed.group_sums import group_sums
 

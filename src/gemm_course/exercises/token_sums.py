@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Ran, Written
-from gemm_course.judging.causes import Event, Observed
+from gemm_course.judging.causes import Event, Observed, Words
 
 _END_FOR_SIZE = ": as many as `ends[g]` says, which is where the group ends and not how many tokens it has"
 
@@ -46,7 +46,15 @@ def explain_table(event: Event) -> Observed:
     """A read outside of `ends`, and the likely mistake."""
     if event.place is not None and event.place[1] < 0:
         return Observed(event, ". Group 0 starts at 0, and no entry of `ends` says so")
-    return Observed(event, ". `ends` has as many entries as there are groups: does each program have one of these?")
+    return Observed(event, ". `ends` has an entry for each group, and `ends[g]` is where group g ends")
+
+
+def explain_nan(ran: Ran, bounds: list[tuple[int, int]], nan: Iterable[int], block: int) -> Words | None:
+    """The load outside of a matrix behind NaN in groups that no row of the tail can reach; None if there is none."""
+    total = bounds[-1][1]
+    apart = any(start - (start - end) // block * block <= total for start, end in (bounds[g] for g in nan))
+    loads = [event for event in ran.events if event.kind == "load" and event.matrix not in (None, "ends")]
+    return Words(f"NaN was read outside of {loads[0].matrix}", because=Observed(loads[0])) if apart and loads else None
 
 
 def held_before(written: Written) -> Tensor:

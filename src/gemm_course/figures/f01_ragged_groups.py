@@ -105,11 +105,11 @@ def descriptions(sizes: Sequence[int], tail: int = 0, max_m: int | None = None) 
 
 
 def _numbers(ax, y: float, entries: Sequence[tuple[float, int, int]]) -> None:
-    """Numbers of one description; those of the same place are side by side, in order."""
+    """Numbers of one description; those of the same place touch each other there, in order."""
     for x, same in itertools.groupby(entries, key=lambda entry: entry[0]):
         together = list(same)
         for position, (_, value, g) in enumerate(together):
-            shift = (position - (len(together) - 1) / 2) * 0.75
+            shift = (position - (len(together) - 1) / 2) * 0.4
             box = dict(boxstyle="round,pad=0.18", fc="white" if g < 0 else color_of(g), ec=FAINT if g < 0 else "none")
             ink = BLACK if g < 0 else ink_on(color_of(g))
             centred(ax, x + shift, y, str(value), fontsize=9, color=ink, bbox=box)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import torch
 from matplotlib.figure import Figure
 
 from course_kernels.schedule import problem_starts
@@ -142,29 +141,6 @@ def reach(sizes: Sequence[int], block: int, wrong: Mapping[str, Iterable[bool]])
 
 
 @drawing
-def fp8_rounding(low: float = 0.0, high: float = 36.0) -> Figure:
-    """Draw the values of float8_e4m3fn between two limits from 0 to 448, and the relative error of rounding."""
-    if not 0 <= low < high <= 448:
-        raise ValueError(f"low and high must be in 0 ≤ low < high ≤ 448, got {low} and {high}")
-    bits = torch.arange(0, 127, dtype=torch.uint8)  # all from 0 to 448; 127 is NaN
-    values = bits.view(torch.float8_e4m3fn).float()
-    values = values[(values >= low) & (values <= high)]
-    figure, (line, error) = canvas_grid(3.4, 2, 1, sharex=True, height_ratios=(1, 2.4))
-    line.vlines(values.tolist(), 0, 1, color=BLUE, lw=1.2, gid="values")
-    line.set_title(f"the {len(values)} numbers from {low:g} to {high:g} that float8_e4m3fn has")
-    line.set_yticks([])
-    line.spines["left"].set_visible(False)
-    x = torch.linspace(max(low, 0.25), high, 4000)
-    for dtype, color, label in ((torch.float8_e4m3fn, BLUE, "float8_e4m3fn"), (torch.bfloat16, ORANGE, "bfloat16")):
-        relative = ((x.to(dtype).float() - x).abs() / x * 100).tolist()
-        error.plot(x.tolist(), relative, color=color, lw=1, label=label)
-        error.text(high, max(relative[-400:]), f" {label}", color=as_ink(color), va="center", fontsize=9)
-    error.set_ylim(0)
-    error.set(xlim=(low, high * 1.16), xlabel="number", ylabel="rounding error, %")
-    return figure
-
-
-@drawing
 def recorded_ratio(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure:
     """Draw the time of the descriptor kernel over that of the pointer kernel, one bar per row of a record.
 
@@ -176,7 +152,7 @@ def recorded_ratio(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Fig
         change = tma / pointer - 1
         axes.barh(y, change, color=WRONG if change > 0 else BLUE, height=0.6)
         side, pad = ("left", 0.01) if change > 0 else ("right", -0.01)
-        axes.text(change + pad, y, f"{tma:.1f} µs, not {pointer:.1f} µs", ha=side, va="center", fontsize=9)
+        axes.text(change + pad, y, f"{tma:.1f} instead of {pointer:.1f} µs", ha=side, va="center", fontsize=9)
     axes.axvline(0, color=BLACK, lw=1)
     name_rows(axes, [name.replace(" x ", " × ").replace("^3", "³") for name in rows])
     axes.set_xlim(-0.65, 0.65)

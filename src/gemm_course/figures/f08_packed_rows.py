@@ -13,7 +13,7 @@ from gemm_course.figures.shapes import arrow, bare, canvas, canvas_grid, centred
 from gemm_course.figures.style import BLACK, DIM, FAINT, GREY, WRONG, color_of, drawing, ink_on
 from gemm_course.lessons.canaries import numbers
 
-_LEAST_LABELLED = 8  # rows of a group below which its name does not fit
+_LEAST_LABELLED = 10  # rows of a group below which its name does not fit
 
 
 def _bounds(sizes: Sequence[int]) -> list[tuple[int, int]]:
@@ -172,47 +172,54 @@ def overwritten(sizes: Sequence[int], tail: int, attempts: Mapping[str, object],
 
 @drawing
 def sliding_window(sizes: Sequence[int], group: int, block: int) -> Figure:
-    """Draw how a base address moves a window's fixed bound to the end of a group, for the group's last tile.
+    """Draw how a fixed bound ends a store at a group's end: the packed matrix before and after it is moved there.
 
-    The packed rows in memory are above, the descriptor's own row coordinates below; rows run to the right. ``block`` is
-    the rows of a tile. It must not divide the group's size.
+    Both are on one line of row coordinates, with the bound at the same place. ``block`` is the rows of a tile. It must
+    not divide the group's size: the last tile is drawn.
     """
     bounds, total = _bounds(sizes), sum(sizes)
     start, end, top = _last_tile(sizes, group, block)
+    bound = total + block + 30  # in the picture; 2^30 in the descriptor
     figure, axes = canvas(3.9)
-    for g, (first, last) in enumerate(bounds):
-        rectangle(axes, first, 0, last - first, 1, fc=color_of(g), ec="white", gid=f"memory {g}")
-        if last - first >= _LEAST_LABELLED:
-            centred(axes, (first + last) / 2, 0.5, f"{g}", color=ink_on(color_of(g)))
-        axes.text(last, 1.12, f"{last}", ha="right" if last == end else "center", va="top", fontsize=9)
-    axes.text(0, -0.25, "rows of C in memory, and each group's end", fontsize=9, va="bottom")
-    # The window's bound is under the group's end.
-    low = min(0, start - 20)
-    rectangle(axes, low, 3.6, end - low, 1, fc=FAINT, ec="none", alpha=0.6, gid="window")
-    rectangle(axes, start, 3.6, end - start, 1, fc=color_of(group), ec="white", gid="group in window")
-    centred(axes, (start + end) / 2, 4.1, f"group {group}: last {end - start} rows", fontsize=9,
-            color=ink_on(color_of(group)))  # fmt: skip
-    axes.plot([end, end], [-0.1, 6.2], color=BLACK, lw=2.2, zorder=5, gid="bound")
-    axes.text(end, 6.25, "$2^{30}$, the bound:\nconstant", ha="center", va="top", fontsize=9)
-    if start - low > 16:
-        centred(axes, (low + start) / 2, 4.1, "never used", fontsize=9, color=DIM)
-    axes.text(low, 3.4, "inside: row coordinate of the window", fontsize=9, va="bottom")
-    rectangle(axes, top, 4.85, end - top, 0.55, fc=color_of(group), ec=BLACK, gid="stored")
-    rectangle(axes, end, 4.85, top + block - end, 0.55, fc="white", ec=BLACK, hatch="////", gid="cut off")
-    axes.text(top + block + 2, 5.12, f"last tile: {end - top} rows stored, {top + block - end} cut off", fontsize=9,
-              va="center")  # fmt: skip
-    axes.text(top, 5.5, f"$2^{{30}} - {end - top}$", fontsize=9, ha="center", va="top")
-    # The three steps from row 0 to the last tile's first row; those of 2^30 rows leave the picture on the left.
-    for y, first, last, words in (
-        (1.65, 0, end, f"base: +{end} rows, from row 0 to the end of group {group}"),
-        (2.15, end, low, "sign: $-2^{30}$ rows, far to the left"),
-        (2.65, low, top, f"inside: $+2^{{30}} - {end - top}$ rows, to the tile's first row, {top}"),
-    ):
-        arrow(axes, (first, y), (last, y), lw=1.2, mutation_scale=14)
-        axes.text(end + 3, y, words, fontsize=9, va="center")
-    for y in (2.15, 2.65):
-        axes.text(low - 1, y, "…", fontsize=11, ha="right", va="center")
-    bare(axes, (min(low, 0) - 6, max(total, end + 90) + 2), (7.0, -0.8))
+    for y, shift in ((0.0, 0), (3.4, bound - end)):
+        moved = shift > 0
+        for g, (first, last) in enumerate(bounds):
+            rectangle(
+                axes,
+                shift + first,
+                y,
+                last - first,
+                0.9,
+                fc=color_of(g),
+                ec="white",
+                gid=f"{'moved' if moved else 'memory'} {g}",
+            )
+            if last - first >= _LEAST_LABELLED:
+                centred(axes, shift + (first + last) / 2, y + 0.45, f"{g}", color=ink_on(color_of(g)))
+        cut = (
+            dict(fc="white", ec=BLACK, hatch="////", gid="cut off") if moved else dict(fc=WRONG, ec=BLACK, gid="wrong")
+        )
+        rectangle(axes, shift + top, y + 1.0, end - top, 0.45, fc=color_of(group), ec=BLACK, gid="stored")
+        rectangle(axes, shift + end, y + 1.0, top + block - end, 0.45, **cut)
+        rest = f"{top + block - end} " + ("rows cut off" if moved else "of others")
+        words = rest if moved else f"last tile of group {group}: {end - top} of its rows, {rest}"
+        axes.text(shift + top + block + 2, y + 1.22, words, fontsize=9, va="center")
+        marks = {start: f"$2^{{30}}\\!-{end - start}$", top: f"$2^{{30}}\\!-{end - top}$"} if moved else {
+            0: "0", start: f"{start}", top: f"{top}", end: f"{end}", total: f"{total}"}  # fmt: skip
+        for row, text in marks.items():
+            axes.plot([shift + row] * 2, [y - 0.12, y], color=BLACK, lw=1)
+            side = {top: "right", end: "left"}.get(row, "right" if moved else "center")
+            axes.text(shift + row, y - 0.17, text, fontsize=9, ha=side, va="bottom")
+    axes.plot([bound, bound], [-0.9, 5.2], color=BLACK, lw=2.2, zorder=5, gid="bound")
+    axes.text(bound + 3, -0.45, "the bound: $2^{30}$, constant", fontsize=9, va="center")
+    arrow(axes, (end, 2.35), (bound, 2.35), lw=1.2, mutation_scale=14)
+    axes.plot([end, end], [1.45, 2.35], color=DIM, lw=1, ls=":")
+    axes.text((end + bound) / 2, 2.28, f"moved by $2^{{30}} - {end}$", fontsize=9, ha="center", va="bottom")
+    axes.text(-2, -0.75, "row coordinates of C in a plain descriptor", fontsize=9, va="bottom")
+    axes.text(
+        bound - end - 2, 3.85, "coordinates of the\nwindow of group " + str(group), fontsize=9, ha="right", va="center"
+    )
+    bare(axes, (-8, bound - end + total + 6), (5.3, -1.2))
     return figure
 
 

@@ -5,13 +5,12 @@ All follow from a configuration; nothing in here was measured.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
-from course_kernels import schedule
 from course_kernels.kernels.cute_sm90.config import CuteConfig
+from course_kernels.schedule import Timeline
 from gemm_course.figures import timeline
 from gemm_course.figures.shapes import arrow, bare, canvas_grid, centred, rectangle
 from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, ORANGE, WIDTH, color_of, drawing, ink_on
@@ -19,7 +18,6 @@ from gemm_course.lessons.l10_clusters import (
     Box,
     bytes_from_l2,
     check_cluster,
-    deepest_first,
     pairs,
     tile_columns,
     tile_rows,
@@ -113,32 +111,21 @@ def order(config: CuteConfig, rows: int, columns: int, clusters: int) -> Figure:
 
 
 @drawing
-def handed_out(config: CuteConfig, sizes: Sequence[int], rows: int, columns: int, clusters: int) -> Figure:
-    """Draw a dynamic order along K, simulated: when which cluster computes a tile, for two orders of the groups.
+def handed_out(runs: Mapping[str, Timeline]) -> Figure:
+    """Draw dynamic orders along K, simulated: when which cluster computes a tile.
 
     Args:
-        sizes: depth of each group. A deeper one is darker.
-        rows, columns: extents of each group's C.
+        runs: name → what `l10_clusters.hand_out` returns for it. A group is the darker, the deeper it is.
     """
-    check_cluster(config)
-    block = config.cluster * config.tile_m, config.tile_n, config.tile_k
-    one = schedule.CostModel()
-    rates = {field.name: config.cluster * getattr(one, field.name) for field in fields(one) if "_per_" in field.name}
-    as_they_are = [group for group, size in enumerate(sizes) if size]
-    shade = {group: at for at, group in enumerate(sorted(as_they_are, key=lambda group: sizes[group]))}
-    figure, panels = canvas_grid(4.4, 2, 1, sharex=True)
-    longest = 0.0
-    for axes, (how, groups) in zip(
-        panels, {"groups as they are": as_they_are, "deep groups first": deepest_first(sizes)}.items()
-    ):
-        run = schedule.simulate(
-            [(rows, columns, sizes[group]) for group in groups], "dynamic", clusters, block, replace(one, **rates)
-        )
-        bars = [bar._replace(problem=shade[groups[bar.problem]]) for bar in simulated_bars(run)]
-        bound = run.lower_bounds.work
-        timeline.draw(axes, bars, rows=clusters, title=how, row_name="cluster", bound=bound, shades=len(shade))
-        longest = max(longest, run.makespan)
-    panels[0].set_xlim(0, 1.01 * longest)
+    figure, panels = canvas_grid(2.2 * len(runs), len(runs), 1, sharex=True)
+    for axes, (how, run) in zip(panels, runs.items()):
+        depths = {span.tile.problem: span.tile.k for line in run.programs for span in line}
+        shade = {group: at for at, group in enumerate(sorted(depths, key=depths.get))}
+        bars = [bar._replace(problem=shade[bar.problem]) for bar in simulated_bars(run)]
+        clusters = len(run.programs)
+        timeline.draw(axes, bars, rows=clusters, title=how, row_name="cluster", bound=run.lower_bounds.work,
+                      shades=len(shade))  # fmt: skip
+    panels[0].set_xlim(0, 1.01 * max(run.makespan for run in runs.values()))
     panels[-1].set_xlabel("µs, simulated (grey: idle)")
     return figure
 

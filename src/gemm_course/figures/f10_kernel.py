@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -152,21 +153,27 @@ def warp_group_turns(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]])
 
 @drawing
 def gains(found: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Draw how much faster each change made each recorded product, over K, with the median of all.
+    """Draw how much faster each change made each recorded product: a strip of all products, sorted, with the median.
 
-    ``found`` has what `ratios` returns.
+    ``found`` has what `ratios` returns: (K, time before / time after). A darker dot is a deeper product.
     """
-    figure, panels = canvas_grid(2.9, 1, len(found), sharey=True)
+    figure, panels = canvas_grid(0.75 * len(found) + 1.2, len(found), 1, sharex=True)
+    depths = [depth for points in found.values() for depth, _ in points]
+    shade = mpl.colors.LogNorm(min(depths), max(max(depths), 2 * min(depths)))
+    colors = mpl.colors.LinearSegmentedColormap.from_list("depth", [SKY, BLUE, BLACK])
     for axes, (name, points) in zip(panels, found.items()):
-        depths, factors = zip(*points)
+        ordered = sorted(points, key=lambda point: point[1])
+        factors = [factor for _, factor in ordered]
         middle = statistics.median(factors)
-        axes.axhline(1, color=GREY, lw=1)
-        axes.axhline(middle, color=ORANGE, lw=1.5, gid="median")
-        axes.scatter(depths, factors, s=14, color=BLUE, alpha=0.6, lw=0, gid="rows")
-        axes.set_xscale("log", base=2)
-        ticks = [2**i for i in range(14)] if max(depths) < 64 * min(depths) else [4**i for i in range(7)]
-        ticks_at(axes.xaxis, ticks, min(depths), max(depths))
-        axes.set_xlabel("K", fontsize=9)
-        axes.set_title(f"{name}\nmedian {middle:.2f}, {len(points)} products", fontsize=9.5)
-    panels[0].set_ylabel("time before / time after", fontsize=9)
+        places = [(i + 0.5) / len(ordered) for i in range(len(ordered))]
+        dots = axes.scatter(factors, places, s=16, c=[depth for depth, _ in ordered], cmap=colors, norm=shade, lw=0,
+                            gid="rows", zorder=3)  # fmt: skip
+        axes.axvline(1, color=GREY, lw=1)
+        axes.axvline(middle, color=ORANGE, lw=1.8, gid="median")
+        axes.set(ylim=(-0.05, 1.05), yticks=[])
+        axes.set_title(f"{name}: median {middle:.2f}, {len(points)} products", fontsize=9.5)
+    panels[-1].set_xlabel("time before / time after: right of 1 (grey) it is faster; each panel is sorted", fontsize=9)
+    bar = figure.colorbar(dots, ax=list(panels), pad=0.01, aspect=12 * len(found))
+    ticks_at(bar.ax.yaxis, [4**i for i in range(9)], min(depths), max(depths))
+    bar.ax.set_ylabel("K", fontsize=9)
     return figure

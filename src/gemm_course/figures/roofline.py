@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.transforms import blended_transform_factory
+from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from course_kernels.bench.rows import title_of
 from gemm_course.figures.shapes import canvas_grid, percent, ticks_at
@@ -106,7 +106,8 @@ def roofline(results: Mapping, of: str = "forward", provider: str | None = None)
 
     The axes are logarithmic: FLOP per byte against TFLOP/s. The slope is the copy bandwidth; the flat part is the
     fastest dense GEMM, or the fastest of all where no dense GEMM was measured. The points of ``provider`` are rings
-    with numbers; by default it is the first of ours. Below, each number's row, and the share of the roof it reaches.
+    with numbers; by default it is the first of ours. The others are dots to the right of their ring. Below, each
+    number's row, and the share of the roof it reaches.
     """
     rows, colors = _with_times(results, of), provider_colors(results)
     provider = provider or next(
@@ -137,14 +138,14 @@ def roofline(results: Mapping, of: str = "forward", provider: str | None = None)
     axes.text(ridge / 8, ridge / 8 * bandwidth * 1.1, f"a copy: {bandwidth:.2f} TB/s", **above)
     axes.text(ridge / 1.1, peak * 1.03, f"{'dense' if peaks else 'fastest'}: {peak:.0f} TFLOP/s", **above)
     numbers_at = spread_left({name: x for name, (x, _) in points.items()}, (low, high))
+    beside = axes.transData + ScaledTranslation(8 / 72, 0, figure.dpi_scale_trans)  # no peer is hidden by the ring
     lowest, listed = peak, []
     for number, (name, (x, rates)) in enumerate(points.items(), 1):
         for other, rate in rates.items():
             lowest = min(lowest, rate)
             if other != provider:
-                axes.plot([x], [rate], "o", ms=4, color=colors[other], zorder=4)
+                axes.plot([x], [rate], "o", ms=4, color=colors[other], zorder=4, transform=beside)
         if provider in rates:
-            # A ring: the dots of close peers are seen inside it.
             axes.plot([x], [rates[provider]], "o", ms=9, mfc="none", mew=2, color=colors[provider], zorder=3)
             axes.annotate(str(number), (x, rates[provider]), xytext=(numbers_at[name], peak * 1.75), textcoords="data",
                           ha="center", va="center", fontsize=9, color=as_ink(colors[provider]), fontweight="bold",

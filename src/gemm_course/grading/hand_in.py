@@ -182,23 +182,26 @@ def _answer(where: str, version: cells.Version) -> Answer:
 
 
 def _shape(source: str) -> str:
-    """A digest of code without comments, docstrings, layout, and names of its variables and parameters.
+    """A digest of code without comments, docstrings, layout, and names of its variables, parameters and functions.
 
-    Names of functions and classes, aliases of imports, and names after `as` in an `except` or a pattern stay. "" if it
-    is no code.
+    Names of classes and methods, aliases of imports, and names after `as` in an `except` or a pattern stay. "" if it is
+    no code.
     """
     try:
         tree = ast.parse(source)
         nodes = list(ast.walk(tree))
         own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        methods = {id(each) for node in nodes if isinstance(node, ast.ClassDef) for each in node.body}
+        functions = {node for node in nodes if isinstance(node, ast.FunctionDef) and id(node) not in methods}
+        own |= {node.name for node in functions}
         names: dict[str, str] = {}
         for node in nodes:
             if isinstance(node, (ast.FunctionDef, ast.Module)) and ast.get_docstring(node, clean=False) is not None:
                 node.body = node.body[1:]
-            for field in ("id", "arg"):
+            for field in ("id", "arg", "name"):
                 name = getattr(node, field, None)
-                if name in own:
+                if name in own and (field != "name" or node in functions):
                     setattr(node, field, names.setdefault(name, f"name {len(names)}"))
         return hashlib.sha256(ast.dump(tree).encode(errors="surrogatepass")).hexdigest()
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -44,7 +44,8 @@ class Ran:
 
     value: object  # what the exercise's call of the answer returned
     outputs: dict[str, Written]  # every output of its `Watch`, by name
-    events: list[Event]  # what the probes saw; nothing on a GPU
+    events: list[Event]  # what the probes saw, but for the next line's; nothing on a GPU
+    unread: Sequence[str] = ()  # inputs of floating-point numbers of which no kernel has read anything
     # By matrix: its address in the process that ran the answer, its buffer's, and the buffer's length in bytes.
     addresses: dict[str, list[int]] = field(default_factory=dict)
 

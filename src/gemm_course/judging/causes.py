@@ -23,8 +23,8 @@ class Event(Struct, frozen=True):
 
     # "load", "store": an access outside; "undefined": a load whose mask leaves out elements and gives them no value;
     # "atomic": an atomic update; "pointer": an access without a descriptor; "beyond": a descriptor's load of zeros
-    # alone; "changed": Python code has put numbers where a kernel reads or stored; "sync": a host sync; "devices",
-    # "host", "calls": see `host_syncs`.
+    # alone; "changed": Python code has put numbers where a kernel reads or stored; "unread": inputs (`what`) of which
+    # no kernel has read anything; "sync": a host sync; "devices", "host", "calls": see `host_syncs`.
     kind: str
     matrix: str | None = None  # None: the address belongs to no matrix
     line: int = 0

@@ -8,8 +8,9 @@ files are closed to it. Assume that an answer runs any code there. It can still 
   their points, however they were computed: perhaps by torch in place of a kernel. Knowing a seed or a checker, counting
   calls or forging messages earns nothing. The form of outputs and the addresses of matrices are noted before the answer
   is loaded. A kernel reads only numbers that were laid out or that kernels stored: one that passes on what Python code
-  put into a matrix gets the matrix's NaN, and wrong numbers. Two ways remain: numbers that torch computed can be
-  arguments of a launch (as in 11b), and zeros that Python code writes are not noticed.
+  put into a matrix gets the matrix's NaN, and wrong numbers. Python code finds the numbers of a matrix in a random
+  order, so what torch computes from them is wrong, also as an argument of a launch. Zeros that Python code writes are
+  not noticed.
 - Returned PTX (10): this process follows its arithmetic on sums that it keeps to itself, without executing any of it.
   Forged PTX that computes the same earns the same.
 - Observations of the probes in that process (accesses outside of a matrix, loads without a value, how often and by
@@ -365,7 +366,9 @@ def _examine(
         verdict.stop(changed[:1])
         return False
     drawn = Drawn(case.label) if case.label else None
-    for finding in examiner.examine(case, Ran(message.value, outputs, events, layout.addresses)):
+    unread = [name for event in events if event.kind == "unread" for name in event.what.split(", ")]
+    events = [event for event in events if event.kind != "unread"]
+    for finding in examiner.examine(case, Ran(message.value, outputs, events, unread, layout.addresses)):
         causes = causes_of((finding.cause, drawn))
         verdict.suspect(finding.leads)
         if finding.check == "*":

@@ -80,12 +80,13 @@ def _(cause: causes.Words) -> list[Line]:
 def _(cause: Observed) -> list[Line]:
     event = cause.event
     stride = lines_of(event.wrong_stride) if event.wrong_stride and event.side else []
-    found = [_about(event.line, _sentence(event, bool(stride))), *stride]
+    # An exercise's own words know more than the distance.
+    found = [_about(event.line, _sentence(event, bool(stride or cause.note))), *stride]
     return [*found[:-1], Line(found[-1].text + cause.note, found[-1].about)]
 
 
-def _sentence(event: Event, wrong_stride: bool) -> str:
-    """A probe's observation; `wrong_stride`: the next line explains it."""
+def _sentence(event: Event, explained: bool) -> str:
+    """A probe's observation; `explained`: what follows explains it."""
     if event.kind == "sync":
         return f"{event.what}, so the CPU has to wait for the GPU"
     if event.kind == "changed":
@@ -104,7 +105,7 @@ def _sentence(event: Event, wrong_stride: bool) -> str:
     extent, at = event.shape[axis], event.place[axis]
     has = f"which has {noun}s 0 to {extent - 1}" if extent else f"which has no {noun}s"
     text = f"{program} {verb} {noun} {at} of {event.matrix}, {has}"
-    if not wrong_stride and event.far[axis] == extent and at >= extent:
+    if not explained and event.far[axis] == extent and at >= extent:
         text += ": one too many, as `<=` in place of `<` gives"
     return text
 

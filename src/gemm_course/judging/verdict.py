@@ -82,7 +82,8 @@ class Verdict:
             held = self.checks[check.name]
             text, shown = writer.write(held.causes)
             if lead and text:
-                shown = text.split("\n")[0].rstrip(":")
+                if check.name != COMPILES:  # of the compiler's words, the first line says nothing
+                    shown = text.split("\n")[0].rstrip(":")
                 labels = [each for each in held.causes if isinstance(each, Drawn)]
                 text = "\n".join(filter(None, (Writer(source).write(lead)[0], shown, writer.write(labels)[0])))
             follows = BELOW in held.causes

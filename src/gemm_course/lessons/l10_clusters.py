@@ -6,8 +6,10 @@ All of it is computed from a configuration; nothing here is measured.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import NamedTuple
 
+from course_kernels import schedule
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 
 
@@ -96,3 +98,30 @@ def deepest_first(sizes: Sequence[int]) -> list[int]:
         return sum(sizes[group] < times * mean for times in (4, 2, 1))
 
     return [group for window in windows for group in sorted(window, key=depth_class) if sizes[group]]
+
+
+def hand_out(
+    config: CuteConfig, sizes: Sequence[int], rows: int, columns: int, clusters: int
+) -> dict[str, schedule.Timeline]:
+    """Simulate a dynamic order along K, with the groups as they are and with deep ones first.
+
+    Args:
+        config: of clusters of two CTAs.
+        sizes: depth of each group.
+        rows, columns: extents of each group's C.
+        clusters: how many run at a time; a program of the timeline is a cluster.
+    """
+    check_cluster(config)
+    block = config.cluster * config.tile_m, config.tile_n, config.tile_k
+    one = schedule.CostModel()
+    rates = {field.name: config.cluster * getattr(one, field.name) for field in fields(one) if "_per_" in field.name}
+    orders = {
+        "groups as they are": [g for g, size in enumerate(sizes) if size],
+        "deep groups first": deepest_first(sizes),
+    }
+    return {
+        how: schedule.simulate(
+            [(rows, columns, sizes[g]) for g in groups], "dynamic", clusters, block, replace(one, **rates)
+        )
+        for how, groups in orders.items()
+    }

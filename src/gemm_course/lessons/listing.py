@@ -79,9 +79,13 @@ def _unwrap(function: Callable) -> Callable:
 
 def _source_of(function: Callable) -> str:
     try:
-        return textwrap.dedent(inspect.getsource(function)).rstrip()
+        (lines, first), (file, _) = inspect.getsourcelines(function), inspect.findsource(function)
     except (TypeError, OSError) as error:
         raise TypeError(f"function must have Python source to show, got {function!r}") from error
+    above = file[: max(first - 1, 0)]
+    while above and above[-1].lstrip().startswith("@"):  # CuTe DSL's compiler leaves a function without them
+        lines.insert(0, above.pop())
+    return textwrap.dedent("".join(lines)).rstrip()
 
 
 def _find(name: str, place: int | str, lines: list[str], start: int) -> int:

@@ -106,6 +106,26 @@ def problem_spans(bars: Iterable[Sequence]) -> list[tuple[float, float, int]]:
     return sorted((low, high, problem) for problem, (low, high) in spans.items())
 
 
+def time_to_pass(bars: Iterable[Sequence]) -> float:
+    """Microseconds from a problem's first start to the next one's, on average: what it takes to walk past a problem.
+
+    Raises:
+        ValueError: ``bars`` are of fewer than two problems.
+    """
+    starts = [start for start, _, _ in problem_spans(bars)]
+    if len(starts) < 2:
+        raise ValueError(f"bars must be of two problems or more, got {len(starts)}")
+    return (starts[-1] - starts[0]) / (len(starts) - 1)
+
+
+def sorted_rows(bars: Iterable[Sequence]) -> list[Bar]:
+    """The same bars with their rows in another order: those that go through the same problems are neighbours."""
+    _, lines = lines_of(listed := list(bars), None)
+    order = sorted(lines, key=lambda row: [problem for _, _, problem in lines[row]])
+    place = {row: position for position, row in enumerate(order)}
+    return [Bar(place[row], start, end, problem) for row, start, end, problem in listed]
+
+
 def measure(bars: Iterable[Sequence], rows: int | None = None) -> Usage:
     """Measure a timeline. Two tiles that share a row at the same time count once.
 

@@ -16,14 +16,16 @@ def problems(source: str) -> list[dict]:
     """The wrong masks, as `judging.causes.MaskProblem` has them.
 
     A mask is wrong if it combines others by `and`, `or` or `|`, or has too few dimensions. What is wrong wherever it
-    stands comes first: comparisons whose brackets are missing (`&` binds tighter than `<`), an index into a pointer,
-    and a loop's step by the program's own number.
+    stands in a kernel comes first: comparisons whose brackets are missing (`&` binds tighter than `<`), an index into
+    a pointer, and a loop's step by the program's own number.
     """
     try:
         tree = ast.parse(source)
         reader = _Reader(tree)
-        leading = [_without_brackets(node) for node in ast.walk(tree) if reader.lacks_brackets(node)]
-        leading += [found for node in ast.walk(tree) if (found := _no_pointer_or_step(node))]
+        kernels = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_kernel(node)]
+        inside = [(kernel, node) for kernel in kernels for node in ast.walk(kernel)]
+        leading = [_without_brackets(node) for _, node in inside if reader.lacks_brackets(node)]
+        leading += [found for each in inside if (found := _no_pointer_or_step(*each))]
         return leading[:_MOST] + [
             {"first": call.lineno, "last": call.end_lineno or call.lineno, **problem}
             for call in reader.calls[:_MOST]
@@ -97,11 +99,11 @@ class _Reader:
         """True for a comparison of what `&` or `|` makes of a comparison, or of the side of another one.
 
         `a < M & b < N` compares a with `M & b`, and that with N; `(a < M) & b < N` compares truth values with N.
-        A test of bits, `x & 1 == 0`, is none.
+        Tests of bits, `x & 1 == 0` and `0 < x & 7 < n`, are none.
         """
         if not isinstance(node, ast.Compare):
             return False
-        both = [each for each in (node.left, *node.comparators) if _combines(each)]
+        both = [each for each in (node.left, *node.comparators) if _combines(each) and not _takes_bits(each)]
         return bool(both) and (
             len(node.ops) > 1 or any(self._is_condition(side) for each in both for side in (each.left, each.right))
         )
@@ -165,18 +167,43 @@ def _without_brackets(node: ast.Compare) -> dict:
     return _leading(node, "brackets", sign)
 
 
-def _no_pointer_or_step(node: ast.AST) -> dict | None:
-    """The problem of `x_ptr[i]`, and of `tile += tl.program_id(0)` in a loop."""
+def _takes_bits(node: ast.BinOp) -> bool:
+    return isinstance(node.left, ast.Constant) or isinstance(node.right, ast.Constant)
+
+
+def _is_kernel(function: ast.FunctionDef) -> bool:
+    """True for a function under @triton.jit, or a decorator that is called with arguments."""
+    names = [each.func if isinstance(each, ast.Call) else each for each in function.decorator_list]
+    return any(getattr(each, "attr", getattr(each, "id", "")) == "jit" for each in names)
+
+
+def _no_pointer_or_step(kernel: ast.FunctionDef, node: ast.AST) -> dict | None:
+    """The problem of `x_ptr[i]` with a parameter of a kernel, and of `tile += tl.program_id(0)` as a loop's step."""
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id.endswith("_ptr"):
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if not any(isinstance(each, ast.Slice) for each in parts):
+        given = node.value.id in {each.arg for each in kernel.args.args} - _assigned(kernel)
+        if given and not any(isinstance(each, ast.Slice) for each in parts):
             return _leading(node, "index", ast.unparse(node.value))
     if isinstance(node, (ast.While, ast.For)):
         steps = [each for each in ast.walk(node) if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add)]
         for each in steps:
-            if isinstance(each.value, ast.Call) and _called(each.value) == "program_id":
-                return _leading(each, "step", ast.unparse(each.target))
+            target = ast.unparse(each.target)
+            # A number that each turn begins anew is no step.
+            if isinstance(each.value, ast.Call) and _called(each.value) == "program_id" and target not in _begun(node):
+                return _leading(each, "step", target)
     return None
+
+
+def _assigned(node: ast.AST) -> set[str]:
+    """The names that are assigned in it."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+
+
+def _begun(loop: ast.While | ast.For) -> set[str]:
+    """The names to which a turn of a loop gives another value than a sum with the old one."""
+    plain = [each for each in ast.walk(loop) if isinstance(each, (ast.Assign, ast.AnnAssign, ast.For))]
+    targets = [t for each in plain for t in (each.targets if isinstance(each, ast.Assign) else [each.target])]
+    return set().union(*map(_assigned, targets))
 
 
 def _leading(node: ast.stmt | ast.expr, kind: str, code: str) -> dict:

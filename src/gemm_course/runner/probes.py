@@ -3,9 +3,10 @@
 `Watch` gives an exercise its matrices, inside larger buffers full of canaries, and looks at every load and store: an
 access outside the matrices is recorded with the program, the line and the place, and not carried out. An atomic update
 counts as a store, and is recorded as an "atomic" event, too. A kernel reads what was laid out or what kernels stored:
-where Python code has put another number since, the access is a "changed" event, and the number is taken back. The
-interpreter has no public hook: its builder's masked load and store, its atomics and the pointers of a descriptor are
-wrapped, and a test fails when Triton changes them.
+where Python code has put another number since, the access is a "changed" event, and the number is taken back. Python
+code sees other numbers there, see `regions`: what it computes from them is wrong. An "unread" event names the inputs of
+which no kernel has read anything. The interpreter has no public hook: its builder's masked load and store, its atomics,
+the pointers of a descriptor and the launch are wrapped, and a test fails when Triton changes them.
 On a GPU only the canaries are left, which the judging process looks at in any case.
 """
 
@@ -19,82 +20,16 @@ import numpy as np
 import torch
 
 from course_kernels import runtime
-from course_kernels.testing.canaries import CANARY, poisoned
+from course_kernels.testing.canaries import poisoned
 from gemm_course.runner import masks
+from gemm_course.runner.regions import MARGIN, Region
 
-MARGIN = 64  # elements around each matrix; a tile that sticks out further counts as outside of everything
 _MAX_EVENTS = 40
 _UNDEFINED = 0x5A5A5A5A  # a number that a load gives where it is not defined
 _WRAPPED = ("create_masked_load", "create_masked_store", "create_atomic_rmw", "create_atomic_cas")
 
 
-class _Region:
-    """One watched matrix: its buffer's addresses, its own extents and strides in elements."""
-
-    def __init__(self, name: str, view: torch.Tensor, buffer: torch.Tensor, output: bool):
-        self.name, self.view, self.buffer, self.output = name, view, buffer, output
-        self.low = buffer.data_ptr()
-        self.high = self.low + buffer.numel() * buffer.element_size()
-        self.itemsize = buffer.element_size()
-        self.base = view.data_ptr()
-        shape, strides = tuple(view.shape), tuple(view.stride())
-        self.shape = (1,) * (2 - len(shape)) + shape
-        self.strides = (0,) * (2 - len(shape)) + strides
-        self._known = self._memory = np.empty(0, dtype=np.int8)
-        if output:
-            self.counts = np.zeros(buffer.numel(), dtype=np.int32)
-            self.writers = np.full(buffer.numel(), -1, dtype=np.int32)
-
-    def remember(self) -> None:
-        """Note the memory's content, on the CPU, as what a kernel may find there."""
-        self._memory = self.buffer.view(CANARY[self.buffer.dtype][0]).numpy()
-        self._known = self._memory.copy()
-
-    def note_stored(self, elements: np.ndarray) -> None:
-        """Note what a kernel has stored."""
-        self._known[elements] = self._memory[elements]
-
-    def changed(self, elements: np.ndarray | slice) -> np.ndarray:
-        """True where Python code has put a number other than 0 since."""
-        memory = self._memory[elements]
-        return (memory != self._known[elements]) & (memory != 0)
-
-    def changed_since_stored(self) -> bool:
-        """True if Python code has put other numbers in the place of what kernels stored."""
-        return bool(self._known.size and (self.changed(slice(None)) & (self.counts > 0)).any())
-
-    def take_back(self, elements: np.ndarray) -> int:
-        """Undo what Python code has put there. Returns how many elements that changes."""
-        elements = elements[self.changed(elements)]
-        self._memory[elements] = self._known[elements]
-        return elements.size
-
-    def places(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(row, column, whether that is inside the matrix) of addresses in the buffer."""
-        offset = (addresses.astype(np.int64) - self.base) // self.itemsize
-        (rows, cols), (down, across) = self.shape, self.strides
-        if down == 0:
-            row, col, gap = np.zeros_like(offset), offset // across, offset % across
-        elif down >= across:
-            row, col, gap = _split(offset, down, across, cols)
-        else:
-            col, row, gap = _split(offset, across, down, rows)
-        inside = (row >= 0) & (row < rows) & (col >= 0) & (col < cols) & (gap == 0)
-        return row, col, inside
-
-
-def _split(offset: np.ndarray, leading: int, step: int, extent: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Offsets in elements as (line, position in it, distance from an element) of a matrix with a leading dimension."""
-    line = offset // leading
-    rest = offset - line * leading
-    if leading >= extent * step + 2 * MARGIN:
-        # In the margin in front of a line a position is negative, and not at the far end of the line before.
-        front = rest >= leading - MARGIN
-        line, rest = line + front, rest - front * leading
-    return line, rest // step, rest % step
-
-
-def _pitch(addresses: np.ndarray, region: _Region) -> list[int] | None:
+def _pitch(addresses: np.ndarray, region: Region) -> list[int] | None:
     """The elements between the rows of a block of pointers, and between those of the matrix; None if equal."""
     stride, across = region.strides
     if addresses.ndim != 2 or min(addresses.shape) < 2 or across != 1 or not stride:
@@ -114,7 +49,7 @@ class Watch:
 
     def __init__(self, path: str = ""):
         self._path = path
-        self._regions: list[_Region] = []
+        self._regions: list[Region] = []
         self._events: dict[tuple, dict] = {}
         self._undo: list[tuple] = []
         self._storing_programs: set[tuple] = set()  # programs that have stored something
@@ -122,7 +57,8 @@ class Watch:
         self._by_descriptor: set[str] = set()
         self._descriptors_pointers = None  # those that a descriptor has made for its next access
         self._descriptors_place = 0, ()  # its address, and the coordinates of that access
-        self._storing: list[tuple[_Region, np.ndarray]] = []  # the elements of the store that is carried out next
+        self._touched: list[tuple[Region, np.ndarray]] = []  # the elements of the access that is carried out next
+        self.launched: list = []  # the kernel of each launch; empty on a GPU
         self.device = runtime.device()
 
     # ---- matrices
@@ -175,7 +111,7 @@ class Watch:
         buffer = torch.empty(0, dtype=view.dtype, device=self.device).set_(view.untyped_storage())
         if not output:
             view.copy_(values)
-        self._regions.append(_Region(name, view, buffer, output))
+        self._regions.append(Region(name, view, buffer, output))
         if self._undo:  # laid out during the run, as 04b lays out tables that were made there
             self._regions[-1].remember()
         return view
@@ -193,16 +129,16 @@ class Watch:
     def __enter__(self) -> Watch:
         if runtime.mode() != "interpreter":
             return self
-        from triton.runtime.interpreter import InterpreterBuilder, TensorDescHandle
+        from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorDescHandle
 
         for region in self._regions:
             region.remember()
         load, store, update, exchange = (getattr(InterpreterBuilder, name) for name in _WRAPPED)
-        pointers_of = TensorDescHandle.materialize_pointers
+        pointers_of, execute = TensorDescHandle.materialize_pointers, InterpretedFunction.run
 
         def masked_load(builder, ptrs, mask, other, *rest, **options):
             allowed, handle = self._look("load", builder, ptrs, mask)
-            result = load(builder, ptrs, handle, other, *rest, **options)
+            result = self._carry_out(load, builder, ptrs, handle, other, *rest, **options)
             # The interpreter takes a single `other=0` for none at all, so of one element the source says which it is.
             defined = other is not None or (np.size(ptrs.data) == 1 and not self._lacks_other())
             if not allowed.all() or not (defined or np.asarray(mask.data).all()):
@@ -211,25 +147,30 @@ class Watch:
 
         def masked_store(builder, ptrs, value, mask, *rest, **options):
             _, handle = self._look("store", builder, ptrs, mask)
-            return self._stored(store(builder, ptrs, value, handle, *rest, **options))
+            return self._carry_out(store, builder, ptrs, value, handle, *rest, **options)
 
         def atomic_rmw(builder, operation, ptrs, value, mask, *rest, **options):
             _, handle = self._look("atomic", builder, ptrs, mask)
-            return self._stored(update(builder, operation, ptrs, value, handle, *rest, **options))
+            return self._carry_out(update, builder, operation, ptrs, value, handle, *rest, **options)
 
         def atomic_cas(builder, ptrs, *rest, **options):
             # It has no mask that could keep it from a place outside: there it is recorded, and carried out.
             self._look("atomic", builder, ptrs, np.ones(np.shape(ptrs.data), dtype=bool))
-            return self._stored(exchange(builder, ptrs, *rest, **options))
+            return self._carry_out(exchange, builder, ptrs, *rest, **options)
 
         def materialize_pointers(descriptor, offsets):
             self._descriptors_pointers, mask = pointers_of(descriptor, offsets)
             self._descriptors_place = int(descriptor.base.data.item()), [int(each.data.item()) for each in offsets]
             return self._descriptors_pointers, mask
 
+        def launch(kernel, *arguments, **options):
+            self.launched.append(kernel)
+            return execute(kernel, *arguments, **options)
+
         ours = (masked_load, masked_store, atomic_rmw, atomic_cas)
         of_builder = [(InterpreterBuilder, *each) for each in zip(_WRAPPED, ours)]
-        for owner, name, wrapper in (*of_builder, (TensorDescHandle, "materialize_pointers", materialize_pointers)):
+        of_builder.append((TensorDescHandle, "materialize_pointers", materialize_pointers))
+        for owner, name, wrapper in (*of_builder, (InterpretedFunction, "run", launch)):
             self._undo.append((owner, name, getattr(owner, name)))
             setattr(owner, name, wrapper)
         return self
@@ -237,6 +178,8 @@ class Watch:
     def __exit__(self, *_) -> None:
         while self._undo:
             setattr(*self._undo.pop())
+        for region in self._regions:
+            region.disclose()
 
     def _look(self, kind, builder, ptrs, mask):
         """Record one access; returns which lanes are allowed, and a mask that leaves out the others.
@@ -249,7 +192,7 @@ class Watch:
         if kind != "load" and active.any():
             self._storing_programs.add(tuple(builder.grid_idx))
         unknown, good = active.copy(), np.zeros_like(active)
-        self._storing = []
+        self._touched = []
         atomic, kind = kind == "atomic", "load" if kind == "load" else "store"
         if by_descriptor and kind == "load" and not active.any():
             self._look_beyond(builder, active.size)
@@ -263,10 +206,9 @@ class Watch:
             if atomic:
                 self._event("atomic", builder, region, None, int(here.sum()))
             element = ((addresses[here] - region.low) // region.itemsize).astype(np.int64)
-            if (atomic or kind == "load") and (count := region.take_back(element)):
+            if (atomic or kind == "load") and (count := region.show(element)):
                 self._event("changed", builder, region, None, count)
-            if kind == "store":
-                self._storing.append((region, element))
+            self._touched.append((region, element))
             row, col, inside = region.places(addresses)
             good |= here & inside
             outside = here & ~inside
@@ -286,11 +228,14 @@ class Watch:
         good_mask = good.reshape(np.shape(ptrs.data))
         return good | ~active, good_mask if isinstance(mask, np.ndarray) else type(mask)(good_mask, mask.dtype)
 
-    def _stored(self, result):
-        """Note the store that `_look` saw last, now that it is carried out; returns the interpreter's `result`."""
-        for region, elements in self._storing:
-            region.note_stored(elements)
-        return result
+    def _carry_out(self, access, *arguments, **options):
+        """Carry out the access that `_look` saw last; returns the interpreter's result."""
+        touched = self._touched
+        try:
+            return access(*arguments, **options)
+        finally:
+            for region, elements in touched:
+                region.hide(elements)
 
     def _look_beyond(self, builder, count) -> None:
         """Record a descriptor's load of nothing but zeros, as a "beyond" event of a `through_descriptors` matrix."""
@@ -395,6 +340,8 @@ class Watch:
         ]  # fmt: skip
         events = list(self._events.values())
         for each in self._regions:
-            if each.output and each.changed_since_stored():
+            if each.overwritten:
                 events.append({"kind": "changed", "matrix": each.name})
+        if unread := [each.name for each in self._regions if each.unread]:
+            events.append({"kind": "unread", "what": ", ".join(unread)})
         return {"events": events, "outputs": outputs}

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import warnings
 
 import pytest
 import torch
 
+import course_kernels
 from course_kernels import GemmConfig, runtime, targets
-from course_kernels.codegen import TARGETS
+from course_kernels.codegen import TARGETS, compile_many
+from course_kernels.codegen.masked import build_masked
+from course_kernels.codegen.packed import build_packed
 from course_kernels.config import LaunchOptions
 from course_kernels.engine.tuning import Extents, Gpu, Kind, choose
 from course_kernels.engine.tuning.gpus import UNKNOWN_BANDWIDTH
-from course_kernels.gmm import get_config
+from course_kernels.gmm import configs, get_config
 from course_kernels.gmm.configs import FUNCTIONS, ONE_PROGRAM_PER_TILE, as_config, launch_of
+from course_kernels.testing import integers
 
 DOCUMENTED = dict(BLOCK_SIZE_M=128, BLOCK_SIZE_K=64, BLOCK_SIZE_N=32, GROUP_SIZE=8, GRID_DIM=256)
 
@@ -119,3 +125,75 @@ def test_the_function_that_hides_its_package_has_the_packages_names():
     assert {name: getattr(bound, name) for name in package.__all__} == {
         name: getattr(package, name) for name in package.__all__
     }
+
+
+# ---- AITER's tuning files
+
+AMD = dict(waves_per_eu=2, matrix_instr_nonkdim=16, kpack=2)
+FILE = {
+    name: {"default": DOCUMENTED | AMD | dict(num_warps=8, num_stages=1, BLOCK_SIZE_N=width)}
+    for name, width in (("gmm", 64), ("ptgmm", 128))
+} | {"nptgmm": {"default": {key: value for key, value in (DOCUMENTED | AMD).items() if key != "GRID_DIM"}}}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_tuning_files_are_used_as_they_are(function, tmp_path):
+    path = tmp_path / "gfx942-GMM.json"
+    path.write_text(json.dumps(FILE))
+    configs._convert.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = as_config(function, FILE[function]["default"])
+        assert wanted.amd_options == AMD
+        for given in (FILE, path, str(path), {function: FILE[function]["default"]}):
+            assert as_config(function, given) == wanted
+        tokens, weights = integers((7, 32), torch.float16), integers((2, 32, 16), torch.float16, 1)
+        sizes, call = torch.tensor([3, 4]), getattr(course_kernels, function)
+        arguments = (tokens, weights) if function == "gmm" else (tokens.mT, integers((7, 16), torch.float16, 1))
+        found = call(*arguments, sizes, config=path, backend="triton")
+        assert torch.equal(found, call(*arguments, sizes, backend="torch"))
+
+
+@pytest.mark.skipif(torch.version.hip is not None, reason="AMD's GPUs have these options")
+def test_options_without_effect_are_named():
+    configs._convert.cache_clear()
+    with pytest.warns(UserWarning, match="waves_per_eu, matrix_instr_nonkdim, kpack have no effect here"):
+        as_config("gmm", FILE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        as_config("gmm", FILE)  # once for each configuration
+        as_config("gmm", DOCUMENTED)
+
+
+def test_options_of_amds_compiler_reach_it():
+    tile = GemmConfig(32, 32, 32, num_stages=2, **AMD)
+    launched = {target: build_packed("contiguous", config=tile, target=target) for target in ("gfx942", "sm_90")}
+    assert {target: dict(spec.options) for target, spec in launched.items()} == {"gfx942": AMD, "sm_90": {}}
+    assert build_masked(config=tile, target="gfx942").options == AMD
+    plain = GemmConfig(32, 32, 32, num_stages=2)
+    few = build_packed("contiguous", config=plain, target="gfx942")
+    one, other = (each.asm["amdgcn"] for each in compile_many([(launched["gfx942"], "gfx942"), (few, "gfx942")]))
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tgmm": {"default": DOCUMENTED}}, "config must have 'gmm' with 'default'.* got 'tgmm'"),
+        ({"gmm": {"large": DOCUMENTED}}, "config must have 'gmm' with 'default'"),
+        (DOCUMENTED | dict(waves_per_eu=-1), r"config\['waves_per_eu'\] must be None or one of"),
+        (DOCUMENTED | dict(kpack=4), r"config\['kpack'\] must be None or one of \(1, 2\)"),
+    ],
+)
+def test_wrong_files_are_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        as_config("gmm", given)
+
+
+def test_a_file_that_is_not_json(tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text("{")
+    with pytest.raises(ValueError, match="config must be the path of a JSON file"):
+        as_config("gmm", path)
+    with pytest.raises(OSError, match="missing"):
+        as_config("gmm", tmp_path / "missing.json")

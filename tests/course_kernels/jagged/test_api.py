@@ -161,12 +161,14 @@ def test_auto_compiles_whole(function):
     torch.testing.assert_close(compiled(A_packed, B, offsets), expected(A_packed, B, 38) + 1, rtol=0, atol=0)
 
 
-def test_dual_tensors_are_refused(function):
-    A_packed, B, offsets = make((3,), 4, 5)
+@pytest.mark.parametrize("implementation", ["auto", "triton"])
+def test_forward_mode(function, implementation):
+    A_packed, B, offsets = make((3, 0, 2), 4, 5)
     with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(A_packed, torch.ones_like(A_packed))
-        with pytest.raises(RuntimeError, match="forward-mode"):
-            function(dual, B, offsets)
+        duals = [torch.autograd.forward_ad.make_dual(each, torch.ones_like(each)) for each in (A_packed, B)]
+        result = torch.autograd.forward_ad.unpack_dual(function(*duals, offsets, implementation=implementation))
+    tangent = torch.ones_like(A_packed).double() @ B.double() + A_packed.double() @ torch.ones_like(B).double()
+    torch.testing.assert_close(result.tangent.double(), tangent, rtol=0, atol=0)
 
 
 # ---- errors

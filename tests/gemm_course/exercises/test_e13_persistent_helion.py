@@ -62,3 +62,11 @@ def test_what_the_check_runs_as_python_is_a_helion_kernel(exercise, tmp_path):
         assert module.product((70, 0, 20, 0), 3)
     finally:
         del sys.modules[path.stem]
+
+
+@pytest.mark.parametrize("line", ["hl.skipped.clear()", "hl.tiles.append([0, 0, 0, 0])", "hl.start()"])
+def test_what_was_noted_is_nowhere_in_the_language(judge, exercise, line):
+    source = source_of("solutions", exercise)
+    result = judge.check(exercise, source.replace("        tile_ends = ", f"        {line}\n        tile_ends = "), 1)
+    assert result.points == 0
+    assert "the check knows no hl." in result.message, result.text()

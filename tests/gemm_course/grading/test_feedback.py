@@ -30,6 +30,7 @@ def test_any_letters_of_an_answer_can_be_written(tmp_path):
     assert "half: \\ud800" in (tmp_path / "ann" / "feedback.txt").read_text()
 
 
+HELPER = RIGHT.replace("torch.cumsum(", "sums(") + "\n\ndef sums(*arguments):\n    return torch.cumsum(*arguments)\n"
 RENAMED = RIGHT.replace("ends", "stops").replace("    return", "    # mine\n\n    return").replace("rows", "r")
 
 
@@ -38,6 +39,8 @@ RENAMED = RIGHT.replace("ends", "stops").replace("    return", "    # mine\n\n  
     [
         ({"ann": RIGHT, "bob": RIGHT, "cas": RIGHT.replace("0)", "-1)")}, [("text", "ann, bob")]),
         ({"ann": RIGHT, "bob": RENAMED, "cas": f'"""Mine."""{RIGHT}'}, [(feedback.SAME_CODE, "ann, bob, cas")]),
+        ({"ann": HELPER, "bob": HELPER.replace("sums(", "totals(")}, [(feedback.SAME_CODE, "ann, bob")]),
+        ({"ann": HELPER, "bob": HELPER.replace("return torch.cumsum", "return torch.cumprod")}, []),
         ({"ann": TODO, "bob": TODO, "cas": "(", "dan": "("}, []),
         ({"ann": RIGHT, "bob": RIGHT.replace("torch.cumsum", "torch.sum")}, []),
     ],

@@ -459,9 +459,9 @@ def test_the_process_of_an_answer_knows_no_result_and_nobody_who_does(open_judge
     assert count == "0"
     allowed = {
         "course_kernels", "course_kernels.runtime", "course_kernels.testing", "course_kernels.testing.canaries",
-        "gemm_course", "gemm_course.isolation", "gemm_course.isolation.landlock", "gemm_course.isolation.seccomp",
-        "gemm_course.isolation.static_check", "gemm_course.runner", "gemm_course.exercises", exercise.run,
-        exercise.run.removesuffix(".run"),
+        "gemm_course", "gemm_course.bfloat16", "gemm_course.isolation", "gemm_course.isolation.landlock",
+        "gemm_course.isolation.seccomp", "gemm_course.isolation.static_check", "gemm_course.runner",
+        "gemm_course.exercises", exercise.run, exercise.run.removesuffix(".run"),
     }  # fmt: skip
     allowed |= {name for name in there if re.fullmatch(r"gemm_course\.runner\.\w+", name)}
     allowed |= {
@@ -606,9 +606,11 @@ def problem_tables(*lists):
     watches = [each for each in gc.get_objects() if type(each).__name__ == "Watch"]
     (watch,) = [each for each in watches if any(region.view is lists[2][0] for region in each._regions)]
     if len(calls) % 2:
+        for region in watch._regions: region.disclose()
         for x, w, y in zip(*lists): y.copy_(x.float() @ w.float().T)
         for region in watch._regions:
-            if region.output: region.counts[:] = 1; region.remember()
+            region._known[:] = region._shown[:] = region._memory
+            if region.output: region.counts[:] = 1
         return tables
     (first, problems), (second, _) = calls[-2:]
     value = {"after": [[[list(each.shape), list(each.stride())] for each in problem] for problem in problems]}
@@ -687,6 +689,104 @@ def test_a_kernel_that_passes_on_what_torch_computed_earns_nothing(judge, kernel
     (exercise,) = manifest.find("11b")
     result = attack(judge, IDLE.replace("KERNEL", kernel).replace("BODY", body), exercise, compiling=False)
     assert "holds numbers that Python code put there" in result.message
+
+
+# The numbers are arguments of launches of the kernel that the exercise asks for.
+HANDED_OVER = """
+@triton.jit
+def column_sums(
+    grad_ptr, ends_ptr, out_ptr, N, stride_grad, stride_out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    tl.store(out_ptr, N + LOAD)
+
+def bias_gradient(grad, ends, out):
+    bounds = [0, *ends.tolist()]
+    for g, (start, end) in enumerate(zip(bounds, bounds[1:])):
+        for column, number in enumerate(grad[start:end].float().sum(0).tolist()):
+            column_sums[(1,)](grad, ends, out[g, column:], number, grad.stride(0), 0, 16, 32)
+"""
+
+# In the interpreter a kernel is Python code, too: it could tell what it has loaded.
+TOLD = """
+seen = []
+
+@triton.jit
+def tell(grad_ptr, out_ptr, stride_grad, row, column):
+    seen.append(float(str(tl.load(grad_ptr + row * stride_grad + column)).strip("[]")))
+
+@triton.jit
+def put(out_ptr, number):
+    tl.store(out_ptr, number)
+
+def bias_gradient(grad, ends, out):
+    bounds = [0, *ends.tolist()]
+    for g, (start, end) in enumerate(zip(bounds, bounds[1:])):
+        for column in range(grad.shape[1]):
+            seen.clear()
+            for row in range(start, end):
+                tell[(1,)](grad, out, grad.stride(0), row, column)
+            put[(1,)](out[g, column:], float(sum(seen)))
+"""
+
+
+@pytest.mark.parametrize("name", ["tell", "column_sums"])
+def test_what_another_kernel_tells_python_code_earns_nothing(judge, name):
+    (exercise,) = manifest.find("11b")
+    solution = cells.of_notebook(ROOT / "solutions" / f"{exercise.name}.ipynb", exercise.function)
+    exercise = msgspec.structs.replace(exercise, seconds=30.0)
+    told = TOLD
+    if name != "tell":
+        told = told.replace("@triton.jit\ndef tell", "sums = column_sums\n@triton.jit\ndef column_sums")
+        told = told.replace("tell[", "column_sums[").replace("\ndef put", "\ndef put") + "\n"
+        told = told.replace("def bias_gradient", "tell = column_sums\ncolumn_sums = sums\ndef bias_gradient")
+        told = told.replace("column_sums[(1,)]", "tell[(1,)]")
+    result = attack(judge, solution.replace("def bias_gradient", "def unused") + told, exercise, compiling=False)
+    assert f"the kernel `{name}` is launched, too" in result.message, result.text()
+
+
+@pytest.mark.parametrize(
+    ("load", "says"),
+    [
+        ("0.0", "^no kernel reads anything of grad: a kernel has to"),
+        ("tl.load(grad_ptr).to(tl.float32) * 0", "of out is wrong"),
+    ],
+    ids=["idle", "reads and forgets"],
+)
+def test_sums_that_torch_computed_are_wrong_as_arguments_of_a_launch(judge, load, says):
+    (exercise,) = manifest.find("11b")
+    for seed in range(3):
+        result = attack(judge, HANDED_OVER.replace("LOAD", load), exercise, seed=seed, compiling=False)
+        assert re.search(says, result.message), result.text()
+
+
+# The branch is not compiled: BLOCK_M is 16 there.
+TELLS = """
+seen = []
+
+@triton.jit
+def column_sums(
+    grad_ptr, ends_ptr, out_ptr, N, stride_grad, stride_out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    if BLOCK_M == 1:
+        seen.append(float(str(tl.load(grad_ptr).to(tl.float32)).strip("[]")))
+    elif BLOCK_M == 2:
+        tl.store(out_ptr, N + 0.0)
+
+def bias_gradient(grad, ends, out):
+    bounds = [0, *ends.tolist()]
+    for g, (start, end) in enumerate(zip(bounds, bounds[1:])):
+        for column in range(grad.shape[1]):
+            seen.clear()
+            for row in range(start, end):
+                column_sums[(1,)](grad[row, column:], ends, out, 0, 0, 0, 1, 1)
+            column_sums[(1,)](grad, ends, out[g, column:], float(sum(seen)), 0, 0, 2, 1)
+"""
+
+
+def test_what_the_kernel_tells_python_code_in_other_launches_earns_nothing(judge):
+    (exercise,) = manifest.find("11b")
+    result = attack(judge, TELLS, msgspec.structs.replace(exercise, seconds=30.0), compiling=False)
+    assert re.search(r"column_sums is launched \d+ times: the given line launches it once", result.message)
 
 
 # Ways past the static check that were found: code that runs anything in the answer's process, by no refused name.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemm_course.exercises import manifest
-from gemm_course.judging.causes import BELOW
+from gemm_course.judging.causes import BELOW, MaskProblem, NotCompiled, Words
 from gemm_course.judging.exercise import COMPILES
 from gemm_course.judging.results import FAILED, TODO
 from gemm_course.judging.verdict import Verdict
@@ -50,6 +50,17 @@ def test_a_reason_that_is_with_another_check_is_marked():
     assert (first.follows, second.follows) == (True, False)
     assert (second.message, second.shown) == ("tile 3 is wrong", "wrong for the reason above")
     assert result.first_failure is second
+
+
+def test_below_a_mistake_that_explains_all_only_the_compiler_says_more_than_a_line():
+    verdict = Verdict(MASKS)
+    verdict.checks["tiles"].fail(Words("tile 3 is wrong", because="it has ones\nand twos"))
+    verdict.checks[COMPILES].fail(NotCompiled("ended", "one word\nand another", "", 7.0, 100))
+    lead = MaskProblem(3, 3, 3, "brackets", "&")
+    found = {each.name: each for each in verdict.result("", [lead]).properties}
+    assert found["tiles"].shown == "tile 3 is wrong"
+    assert found[COMPILES].shown.split("\n")[1:] == ["one word", "and another"]
+    assert all(found[name].message.startswith("line 3: `&` binds") for name in ("tiles", COMPILES))
 
 
 def test_a_hole_leaves_no_checks():

@@ -129,3 +129,12 @@ def test_deep_groups_come_first_as_the_kernel_numbers_them(groups):
 def test_a_cta_alone_shares_nothing():
     with pytest.raises(ValueError, match="config must have a cluster of 2 CTAs, got 1"):
         l10_clusters.pairs(replace(WIDE, cluster=1), 300, 1024)
+
+
+def test_deep_groups_first_end_earlier_with_the_same_tiles():
+    config = CuteConfig(128, 256, 64, cluster=2, stages=4, schedule=COOPERATIVE, dynamic=True)
+    runs = l10_clusters.hand_out(config, [64, 0, 64, 64, 64, 64, 4096], rows=256, columns=512, clusters=4)
+    before, after = runs["groups as they are"], runs["deep groups first"]
+    assert before.tile_count == after.tile_count == 6 * 2
+    assert after.makespan < before.makespan
+    assert after.lower_bounds == pytest.approx(before.lower_bounds)

@@ -50,6 +50,16 @@ def test_an_autotuned_kernel_and_a_python_function_are_shown(capsys):
     assert "def show(function" in capsys.readouterr().out
 
 
+def test_a_decorator_stays_after_the_compiler_of_cute_dsl(capsys):
+    pytest.importorskip("cutlass", reason="needs CuTe DSL: pip install '.[cutlass]'")
+    from gemm_course.lessons import hopper_kernel
+
+    for _ in range(2):
+        show(hopper_kernel.round_sums)
+        assert capsys.readouterr().out.splitlines()[1] == "@cute.jit"
+        hopper_kernel.compile_product(tile_n=64)
+
+
 def test_a_method_loses_its_indentation(capsys):
     class Thing:
         def method(self):

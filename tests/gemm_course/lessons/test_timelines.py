@@ -36,6 +36,18 @@ def test_measure_of_nothing():
     assert tl.measure([], 3) == tl.Usage(0.0, 1.0)
 
 
+def test_the_time_to_pass_a_problem_is_between_first_starts():
+    assert tl.time_to_pass([(0, 0.0, 9.0, 0), (1, 0.5, 1.0, 0), (2, 2.0, 3.0, 1), (3, 5.0, 6.0, 2)]) == 2.5
+    with pytest.raises(ValueError, match="two problems or more, got 1"):
+        tl.time_to_pass(BARS[:1])
+
+
+def test_rows_with_the_same_problems_become_neighbours():
+    bars = [(0, 0, 1, 2), (1, 0, 1, 0), (1, 2, 3, 2), (2, 0, 1, 2), (4, 0, 1, 0)]
+    assert tl.sorted_rows(bars) == [(2, 0, 1, 2), (1, 0, 1, 0), (1, 2, 3, 2), (3, 0, 1, 2), (0, 0, 1, 0)]
+    assert tl.measure(tl.sorted_rows(bars)).makespan == tl.measure(bars).makespan
+
+
 def test_recorded_bars_start_at_zero_in_microseconds():
     record = {"tiles": [[0, 0, 0, 0, 7, 31, 5_000, 9_000], [1, 2, 0, 1, 8, 30, 6_500, 7_000]]}
     assert tl.recorded_bars(record) == [(31, 0.0, 4.0, 0), (30, 1.5, 2.0, 2)]

@@ -102,6 +102,44 @@ def test_a_call_over_several_lines_is_found_by_each_of_them():
         assert explained(code, line) == AND.replace(f"line {LINE}", f"line {LINE + 1}")
 
 
+def first_of_all(code, decorator="@triton.jit"):
+    source = f"{decorator}\ndef tile(a_ptr, sizes_ptr, M, N):\n" + "".join(
+        f"    {line}\n" for line in code.splitlines()
+    )
+    return [each["kind"] for each in masks.problems(source) if each["kind"] in ("brackets", "index", "step")]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("inside = rows[:, None] < M & cols[None, :] < N", "brackets"),
+        ("inside = (rows < M) & cols < N", "brackets"),
+        ("M = sizes_ptr[0]", "index"),
+        ("while tile < M:\n    tile += tl.program_id(0)", "step"),
+    ],
+)
+def test_what_is_wrong_in_any_kernel_comes_first_of_all(code, kind):
+    assert first_of_all(code) == first_of_all(code, "@triton.jit(do_not_specialize=['M'])") == [kind]
+    assert first_of_all(code, "") == [], "this is no kernel"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "even = tile & 1 == 0",
+        "low = 0 <= tile & 7 < N",
+        "a_ptr = (a_ptr, a_ptr + 1)\nfirst = a_ptr[0]",
+        "pairs_ptr = tl.load(a_ptr)\nfirst = pairs_ptr[0]",
+        "column = a_ptr[:, None]",
+        "for g in range(N):\n    row = g * M\n    row += tl.program_id(0)",
+        "while first < N:\n    tile = first\n    tile += tl.program_id(0)\n    first += M",
+        "both = (rows < M) & (cols < N)",
+    ],
+)
+def test_right_code_is_not_advised(code):
+    assert first_of_all(code) == []
+
+
 @pytest.mark.parametrize("terms", [2_000, 50_000])
 def test_a_source_too_deep_to_follow_changes_nothing(terms):
     deep = "x = " + "+".join(["1"] * terms) + "\ntl.store(p, 1, mask=x)"

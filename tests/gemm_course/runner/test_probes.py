@@ -163,10 +163,9 @@ def test_a_kernel_reads_what_was_laid_out_or_stored(dtype):
         for _ in range(2):
             add_to[(1,)](source, target, BLOCK)
         assert watch.report()["events"] == []
-        assert torch.equal(target, 2 * laid_out), "what a kernel stored, a kernel may read"
         source[2], target[3] = 9, 9
         add_to[(1,)](source, target, BLOCK)
-        assert torch.equal(target, 3 * laid_out)
+    assert torch.equal(target, 3 * laid_out), "what a kernel stored, a kernel may read"
     changed = [(each["kind"], each["matrix"], each["count"]) for each in watch.report()["events"]]
     assert sorted(changed) == [("changed", "A", 1), ("changed", "C", 1)]
 
@@ -180,6 +179,33 @@ def test_what_python_code_puts_in_the_place_of_a_store_is_told():
     assert watch.report()["events"] == [{"kind": "changed", "matrix": "C"}]
 
 
+def test_python_code_sees_none_of_a_kernels_numbers_and_nothing_less_afterwards():
+    laid_out, watch = torch.arange(1.0, 65.0).view(4, 16), probes.Watch(__file__)
+    source, target = watch.matrix("A", laid_out), watch.output("C", (4, 16), torch.float32)
+    unused = watch.matrix("B", laid_out)
+    with watch:
+        before = source.clone()
+        copy_by_pointer[(1,)](source, target, 4, 16, source.stride(0), target.stride(0), 16)
+        assert torch.equal(source, before), "as before the launch"
+        assert target.isnan().all(), "not yet what was stored"
+    assert sorted(before.flatten().tolist()) == laid_out.flatten().tolist() != before.flatten().tolist()
+    assert all(torch.equal(each, laid_out) for each in (target, source, unused))
+    assert watch.report()["events"] == [{"kind": "unread", "what": "B"}]
+    assert watch.launched == [copy_by_pointer]
+
+
+def test_an_access_that_raises_shows_nothing():
+    watch = probes.Watch(__file__)
+    laid_out = torch.arange(64.0)
+    source = watch.matrix("A", laid_out)
+    with watch:
+        before = source.clone()
+        with pytest.raises(Exception, match=r"."):
+            load_one[(1,)](source, None, "no number")
+        assert torch.equal(source, before)
+    assert torch.equal(source, laid_out)
+
+
 @pytest.mark.parametrize("default", [0.0, 3.0])
 def test_of_a_single_masked_element_nobody_knows_whether_it_has_a_default(default):
     watch = probes.Watch(__file__)
@@ -187,15 +213,16 @@ def test_of_a_single_masked_element_nobody_knows_whether_it_has_a_default(defaul
     target = watch.output("C", (1, 1), torch.float32)
     with watch:
         load_one[(1,)](source, target, default)
-    assert watch.report()["events"] == []
+    assert [event["kind"] for event in watch.report()["events"]] == ["unread"]
     assert target.item() == default
 
 
 def test_everything_of_the_interpreters_is_put_back():
-    from triton.runtime.interpreter import InterpreterBuilder, TensorDescHandle
+    from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorDescHandle
 
     names = ("create_masked_load", "create_masked_store", "create_atomic_rmw", "create_atomic_cas")
-    places = [*((InterpreterBuilder, name) for name in names), (TensorDescHandle, "materialize_pointers")]
+    others = (TensorDescHandle, "materialize_pointers"), (InterpretedFunction, "run")
+    places = [*((InterpreterBuilder, name) for name in names), *others]
     before = [getattr(*place) for place in places]
     with probes.Watch(__file__):
         assert all(getattr(*place) is not was for place, was in zip(places, before))

@@ -36,9 +36,10 @@ from course_kernels.kernels.cute_sm90.ragged_descriptor import make_ragged
 from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, blocks_at, find_tile, first_window
 from course_kernels.kernels.cute_sm90.stages import make_ring, skip_stages
 
-# A thread's registers: 40 and twice 232, times 128 threads, are no more than an SM's 65,536.
-LOADING_REGISTERS = 40
-MULTIPLYING_REGISTERS = 232
+# A thread's registers where it loads, and where it multiplies: 40 and twice 232, or 56 and twice 224, times 128
+# threads, are what a launch gets, no more than an SM's 65,536. Warps that gather rows need the more, except beside one
+# epilogue, which needs them itself.
+REGISTERS, REGISTERS_WITH_GATHERING = (40, 232), (56, 224)
 # Named barriers from here on give ping-pong's warp groups their turns; those below belong to the epilogue.
 TURN = 3
 
@@ -217,8 +218,10 @@ class HopperGroupedGemm:
         pipeline.pipeline_init_wait(cluster_shape_mn=cluster)
 
         place = Place(cute.arch.block_idx()[2], Int32(0))
+        gathers = self.gatherers and form.epilogue != GATED_BACKWARD
+        registers = REGISTERS_WITH_GATHERING if gathers else REGISTERS
         if group == 0:
-            cute.arch.setmaxregister_decrease(LOADING_REGISTERS)
+            cute.arch.setmaxregister_decrease(registers[0])
             if warp == self.warps.index(LOAD):
                 state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
                 window, tile = find_tile(config, along, problem, window, place.number)
@@ -249,7 +252,7 @@ class HopperGroupedGemm:
                 if cutlass.const_expr(ZEROS in self.warps):
                     write_zeros(config, along, self.warps.count(ZEROS), c, problem, loaded)
         else:
-            cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
+            cute.arch.setmaxregister_increase(registers[1])
             consumer = group - 1
             state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
             turns = tuple(

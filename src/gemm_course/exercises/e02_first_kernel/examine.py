@@ -148,6 +148,7 @@ def _likely(x, block) -> Iterator[tuple[torch.Tensor, str]]:
     )
     likely = [(e, numerators), (blocks.exp(), numerators)]
     likely += [(part / cols, "divided by the number of columns, not by the row's sum") for part in (e, blocks.exp())]
+    likely += [(e / part.sum(2, keepdim=True), "divided by the sum of x, not of exp(x)") for part in (blocks, rest)]
     likely += [(e / blocks.exp().sum(2, keepdim=True), mixed), (blocks.exp() / e.sum(2, keepdim=True), mixed)]
     likely += [(e / e.sum((1, 2), keepdim=True), whole), (blocks.flatten(1).softmax(1).view(blocks.shape), whole)]
     likely += [(e / e.sum(1, keepdim=True), down), (blocks.softmax(1), down)]

@@ -94,6 +94,15 @@ _STORES = {
     "BLOCK_M and BLOCK_N are exchanged: a tile has BLOCK_N rows of C, and BLOCK_M of its columns": (
         lambda j, i, start, end, n: (j * BLOCK_M, start + i * BLOCK_N, n, end)
     ),
+    "rows of C come in steps of BLOCK_N, and here in steps of BLOCK_M": (
+        lambda j, i, start, end, n: (j * BLOCK_M, start + i * BLOCK_M, n, end)
+    ),
+    "columns of C come in steps of BLOCK_M, and here in steps of BLOCK_N": (
+        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_N, n, end)
+    ),
+    "the mask compares columns with N, which is where rows of C end: columns end at `end`": (
+        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, n)
+    ),
     "the ends are exchanged in the mask: rows of C end at N, and columns at `end`": (
         lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, end, n)
     ),
@@ -331,7 +340,8 @@ def _wrong(case: Case, c: Written, want, g: int, bounds: tuple[int, int], column
     by, tile = _writer(case, program)
     if by != g:
         return cause, (cause, f"column {first + col} belongs to group {g}, and {tile} wrote it last")
-    if (times := int(part.counts[row, col])) > 1:
+    tiles_n = -(-len(c.values) // BLOCK_N)
+    if (times := int(part.counts[row, col])) > 1 and program % tiles_n == row // BLOCK_N:
         moved = "elements past an end are left out, not moved"
         return cause, (cause, f"column {first + col} was written {times} times: {moved}")
     return cause, ""

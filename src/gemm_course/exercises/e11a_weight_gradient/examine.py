@@ -114,6 +114,8 @@ def _why(ran: Ran, groups: list[Written], want, parts, bounds: list, wrong: list
     got, tiles = groups[g].values, diagnosis.tiles(groups[g], want[g].half(), TILE)
     if stride := diagnosis.wrong_stride(ran):
         return "tokens", (tiles, stride)
+    if not finite and (outside := token_sums.explain_nan(ran, bounds, wrong, BLOCK_M)):
+        return "tokens", (tiles, outside)
     if not finite and not groups[g].missing.any():
         return "tail", (tiles, "the rows after the last group hold NaN, and a block adds some of them")
     twice = range((len(groups) + 1) // 2)

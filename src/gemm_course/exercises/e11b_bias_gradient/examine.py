@@ -9,7 +9,7 @@ from itertools import accumulate
 import torch
 
 from gemm_course.exercises import token_sums
-from gemm_course.exercises.e11b_bias_gradient.run import BLOCK_M, BLOCK_N
+from gemm_course.exercises.e11b_bias_gradient.run import BLOCK_M, BLOCK_N, KERNEL
 from gemm_course.exercises.inputs import bounds_of, whole_numbers
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran, Written
@@ -60,7 +60,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         if outside := diagnosis.stores_outside(ran):
             yield Finding("bounds", (outside, text), pictures)
         return
-    if filled and not some and (text := writers or _nothing(ran)):
+    if filled and (text := _computed_elsewhere(ran) or (not some and (writers or _nothing(ran)))):
         yield Finding("*", text, pictures)
         return
     check, why = (None, "") if writers or not wrong else _why(ran, rows, want, parts, bounds, wrong)
@@ -96,6 +96,21 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             yield Finding("sums", BELOW)
 
 
+def _computed_elsewhere(ran: Ran) -> str:
+    """The reason if another than the exercise's kernel has to do with the numbers; empty otherwise, and on a GPU."""
+    if ran.outputs["out"].missing.all():
+        return ""
+    if ran.unread:
+        return "no kernel reads anything of grad: a kernel has to compute the sums that it stores, from what it loads"
+    value = ran.value if isinstance(ran.value, dict) else {}
+    others, launches = value.get("others"), value.get("launches")
+    if isinstance(others, list) and others:
+        return f"the kernel `{str(others[0])[:60]}` is launched, too: {KERNEL} alone makes the sums, in one launch"
+    if type(launches) is int and launches > 1:
+        return f"{KERNEL} is launched {launches} times: the given line launches it once, for all sums"
+    return ""
+
+
 def _nothing(ran: Ran) -> Causes:
     """The reason if no sum was stored, or none but NaN; empty otherwise."""
     out = ran.outputs["out"]
@@ -110,6 +125,7 @@ def _nothing(ran: Ran) -> Causes:
 
 def _idle(value) -> str:
     """A message about programs that store nothing; "" if each stores a sum, and on a GPU."""
+    value = value.get("programs") if isinstance(value, dict) else None
     if not isinstance(value, list) or len(value) != 2 or not all(type(each) is int for each in value):
         return ""
     launched, stored = value
@@ -160,6 +176,8 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
         return "sums", (tiles, f"no program computes it: the grid needs programs for each of {len(rows)} groups")
     if any(rows[g].missing.any() for g in wrong):
         return "sums", (tiles, "is each sum stored, to the last column?")
+    if not finite and (outside := token_sums.explain_nan(ran, bounds, wrong, BLOCK_M)):
+        return "sums", (tiles, outside)
     if not finite:
         return "tail", (tiles, "the rows after the last group hold NaN, and a block adds some of them")
     if all((rows[g].values == 0).all() for g in wrong):

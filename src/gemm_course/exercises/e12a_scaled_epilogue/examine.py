@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from course_kernels import testing
-from gemm_course.exercises.e12a_scaled_epilogue.run import BLOCK, BLOCK_K, FP8
+from gemm_course.exercises.e12a_scaled_epilogue.run import BLOCK_K, BLOCK_M, BLOCK_N, FP8
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.causes import BELOW, Causes, Observed
@@ -31,29 +31,45 @@ def draw(rng: random.Random) -> list[Case]:
         a, b = (
             testing.integers((groups, rows, k), FP8, next(seeds), low=5, high=9) for rows in (max_m, n)
         )  # fmt: skip
-        # Small multiples of 1/4 and 1/2: scaled sums are exact in float32. No scale is 1, no two neighbours are equal.
-        numbers = [3, 5, 6, 7, 9, 11]
-        first = rng.randrange(len(numbers))
-        # Where every group has the same scales, its own rows and group 0's would give the same result.
-        scale_a = torch.tensor([[numbers[(first + g + row) % 6] / 4 for row in range(max_m)] for g in range(groups)])
+        scale_a = _token_scale_table(rng, sizes, max_m)
         # One scale is below 1. If all were above it, a kernel that lowers them to 1 would give the same result as one
         # that leaves them out.
         scale_b = torch.tensor(rng.sample([1, *rng.sample([3, 5, 7], groups - 1)], groups)) / 2
         for g, size in enumerate(sizes):
             a.view(torch.uint8)[g, size:] = testing.CANARY[FP8][1]
-            scale_a[g, size:] = torch.nan
         inputs = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "sizes": sizes}
         label = f"N = {n}, K = {k}, groups of {', '.join(map(str, sizes))} rows, max_m = {max_m}"
         return Case(inputs, CHECKS, label=label)
 
     def part():
-        return rng.randint(3, BLOCK - 3)
+        return rng.randint(3, BLOCK_M - 3)
 
-    max_m = BLOCK + part()
+    max_m = BLOCK_M + part()
     return [
-        case([BLOCK, part(), part()], BLOCK, BLOCK),
-        case([max_m, part(), 0, BLOCK + rng.randint(1, max_m - BLOCK - 1)], max_m, BLOCK + part()),
+        case([BLOCK_M, part(), part()], BLOCK_M, BLOCK_N),
+        case([max_m, part(), 0, BLOCK_M + rng.randint(1, max_m - BLOCK_M - 1)], max_m, BLOCK_N + part()),
     ]
+
+
+def _token_scale_table(rng: random.Random, sizes: Sequence[int], max_m: int) -> Tensor:
+    """(groups, max_m): a scale for each token, NaN past a group's tokens. The scales of a group stand nowhere else.
+
+    They are small multiples of 1/4, so that scaled sums are exact in float32. None is 1, and no two neighbours are
+    equal.
+    """
+    numbers = [3, 5, 6, 7, 9, 11]
+    while True:
+        table: list[float] = []
+        for size in sizes:
+            row = [rng.choice(numbers)]
+            while len(row) < size:
+                row.append(rng.choice([each for each in numbers if each != row[-1]]))
+            table += [*row[:size], *[0] * (max_m - size)]
+        places = range(len(table))
+        owns = [(g * max_m, table[g * max_m : g * max_m + size]) for g, size in enumerate(sizes) if size]
+        if all(table[at : at + len(own)] != own for first, own in owns for at in places if at != first):
+            found = torch.tensor(table).view(len(sizes), max_m) / 4
+            return torch.where(found > 0, found, torch.nan)
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
@@ -64,7 +80,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     sums = {g: a[g, : sizes[g]] @ b[g].T for g in filled}
     want = {g: (sums[g] * scale_a[g, : sizes[g], None] * scale_b[g]).half() for g in filled}
     parts = {g: c.part(slice(g * max_m, g * max_m + sizes[g]), slice(None), f"C[{g}]") for g in filled}
-    pictures = [panel(parts[g], want[g], (BLOCK, BLOCK), f"C[{g}]") for g in filled]
+    pictures = [panel(parts[g], want[g], (BLOCK_M, BLOCK_N), f"C[{g}]") for g in filled]
     wrong = [g for g in filled if not torch.equal(parts[g].values, want[g])]
     undefined = any(event.kind == "undefined" for event in ran.events)
     found = _why(case, parts, sums, want, wrong, undefined) if wrong else []
@@ -107,7 +123,10 @@ def _why(
     case: Case, parts: dict, sums: dict, want: dict, wrong: list[int], undefined: bool
 ) -> list[tuple[str, Causes]]:
     """(check, cause) for each check that a wrong C breaks, with the likely mistake; "*": all of them."""
-    tiles, scale_b = diagnosis.tiles(parts[wrong[0]], want[wrong[0]], (BLOCK, BLOCK)), case.inputs["scale_b"].double()
+    tiles, scale_b = (
+        diagnosis.tiles(parts[wrong[0]], want[wrong[0]], (BLOCK_M, BLOCK_N)),
+        case.inputs["scale_b"].double(),
+    )
     if all(part.missing.all() for part in parts.values()):
         return [("*", "nothing of C was written")]
     if any(parts[g].missing.any() for g in wrong):
@@ -126,6 +145,8 @@ def _why(
             ]
     if other := _other_groups_scale(case, parts, sums, wrong):
         return [("group", (tiles, other))]
+    if place := _other_place(case, parts, sums, wrong):
+        return [("token", (tiles, place))]
     if cut := _cut_off(case, parts, sums, gave):
         return [(cut[0], (tiles, f"{cut[1]}"))]
     if gave(lambda g: sums[g].half().double() * _token_scales(case, g)[:, None] * scale_b[g]):
@@ -141,7 +162,7 @@ def _why(
     if torch.isnan(parts[wrong[0]].values).any():
         why = "the tables of scales hold NaN past their ends and past a group's rows: some of it was loaded"
         return [("token", (tiles, why))]
-    right = any(diagnosis.right_as_written(parts[g], want[g], (BLOCK, BLOCK)) for g in parts)
+    right = any(diagnosis.right_as_written(parts[g], want[g], (BLOCK_M, BLOCK_N)) for g in parts)
     return [("token" if right else "*", tiles)]
 
 
@@ -206,11 +227,6 @@ def _likely_scales(case: Case, undefined: bool) -> Iterator[tuple]:
     for name, first in firsts.items():
         why = f"the scales of group g begin at g * max_m in scale_a, and these begin at {name}"
         yield ("token",), why, lambda g, first=first: _token_scales(case, g, first[g])[:, None] * table[g]
-    yield (
-        ("token",),
-        ("the tokens' scales run along the columns: [:, None] gives each row its own number"),
-        lambda g: _along_columns(case, g) * table[g],
-    )
 
 
 def _cut_off(case: Case, parts: dict, sums: dict, gave: Callable) -> tuple[str, str] | None:
@@ -242,21 +258,22 @@ def _limits(ends: Sequence[Tensor], right: Tensor) -> str:
     return " and ".join(filter(None, (low, high if ends[1] < right.max() else "")))
 
 
-def _along_columns(case: Case, g: int) -> Tensor:
-    """A group's scales, (rows, columns), if column c of a tile gets the scale of the tile's row c; 0 past its rows."""
-    rows, n = case.inputs["sizes"][g], case.inputs["b"].shape[1]
-    scales = torch.zeros(-(-rows // BLOCK) * BLOCK, dtype=torch.float64)
-    scales[:rows] = _token_scales(case, g)
-    places = torch.arange(rows)[:, None] // BLOCK * BLOCK + torch.arange(n) % BLOCK
-    return scales[places]
-
-
 def _other_groups_scale(case: Case, parts: dict, sums: dict, wrong: list[int]) -> str:
     """A message if a group has another group's scale; empty otherwise."""
     for g in wrong:
         for other, scale in enumerate(case.inputs["scale_b"].double()):
             if torch.equal(parts[g].values, (sums[g] * _token_scales(case, g)[:, None] * scale).half()):
                 return f"this has the scale of group {other}: group {g} has scale_b[{g}]"
+    return ""
+
+
+def _other_place(case: Case, parts: dict, sums: dict, wrong: list[int]) -> str:
+    """A message if a group's scales come from another place of scale_a; empty otherwise."""
+    groups, max_m = case.inputs["scale_a"].shape
+    for g, first in itertools.product(wrong, range(groups * max_m)):
+        scales = _token_scales(case, g, first)[:, None] * case.inputs["scale_b"][g].double()
+        if parts[g].values.allclose((sums[g] * scales).half(), rtol=0, atol=0, equal_nan=True):
+            return f"the scales of group {g} begin at g * max_m = {g * max_m} in scale_a, and these begin at {first}"
     return ""
 
 

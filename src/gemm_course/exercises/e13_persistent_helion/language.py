@@ -44,8 +44,6 @@ class Language:
             it had another loop: a walk may pass over a group.
     """
 
-    constexpr = int
-
     def __init__(self):
         self.start()
 
@@ -91,11 +89,18 @@ class Language:
         self._inside[-1][1] += 1
         self.tiles.append([self._inside[0][0], *(_number(each) for each in (row, end, col))])
 
-    def __getattr__(self, name: str):
-        raise AttributeError(f"this walk needs nothing of hl but hl.grid: the check knows no hl.{name}")
-
 
 LANGUAGE = Language()
+
+
+class Given:
+    """What an answer has as ``hl``: it counts, and leads to nothing that was noted."""
+
+    constexpr = int
+    grid = staticmethod(LANGUAGE.grid)
+
+    def __getattr__(self, name: str):
+        raise AttributeError(f"this walk needs nothing of hl but hl.grid: the check knows no hl.{name}")
 
 
 def counting(*bounds):

@@ -12,12 +12,13 @@ from gemm_course.exercises.e13_persistent_helion.language import (
     COMPUTE_TILE,
     COUNT_TILE_ROWS,
     LANGUAGE,
+    Given,
     counting,
     operand,
 )
 
 # What an answer's process has in place of `import helion.language as hl`, and of what Helion makes of Python's own.
-GIVEN = {"hl": LANGUAGE, "range": counting}
+GIVEN = {"hl": Given(), "range": counting}
 
 
 def prepare(inputs: dict, watch) -> Callable:

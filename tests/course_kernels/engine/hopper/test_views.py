@@ -29,7 +29,7 @@ def product(epilogue, b=B, index=None, a=A):
 def backward(activation, columns=48):
     halves = 1 + activation.gated
     return GatedBackward(
-        activation, made(16, halves * columns), made(16, dtype=torch.float32), made(16, columns),
+        activation, False, made(16, halves * columns), made(16, dtype=torch.float32), made(16, columns),
         made(16, -(-columns // 32), dtype=torch.float32),
     )  # fmt: skip
 
@@ -76,12 +76,13 @@ def test_products_that_are_of_no_layer():
     ("epilogue", "columns", "expected"),
     [
         (Gated(SWIGLU), 24, "gated"),
-        (Gated(SWIGLU, True, made(16, 48)), 24, "gated_pre"),
+        (Gated(SWIGLU, True), 24, "gated"),
+        (Gated(SWIGLU, pre=made(16, 48)), 24, "gated_pre"),
         (Gated(RELU2, pre=made(16, 48)), 48, "gated_pre"),
         (backward(SWIGLU), 96, "gated_backward"),
         (backward(RELU2), 48, "gated_backward"),
     ],
-    ids=["gated", "interleaved", "no gate", "backward", "no gate backward"],
+    ids=["gated", "interleaved", "pre", "no gate", "backward", "no gate backward"],
 )
 def test_forms(epilogue, columns, expected):
     for index in (None, INDEX):
@@ -101,6 +102,8 @@ def test_gathered_rows_have_a_form_of_their_own():
     [
         (Gated(SWIGLU, bias=made(2, 48)), B, None, made(16, 24)),
         (Gated(SWIGLU, interleaved=True), B.contiguous(), None, made(16, 24)),
+        (Gated(SWIGLU, True, made(16, 48)), B, None, made(16, 24)),
+        (backward(SWIGLU)._replace(interleaved=True), B, None, made(16, 96)),
         (Gated(SWIGLU), B, None, made(16, 24, dtype=torch.float32)),
         (Gated(SWIGLU, pre=made(16, 48, dtype=torch.float32)), B, None, made(16, 24)),
         (Gated(SWIGLU), torch.randn(2, 40, 32).bfloat16().mT, None, made(16, 20)),
@@ -109,7 +112,19 @@ def test_gathered_rows_have_a_form_of_their_own():
         (Store(), B, made(32, dtype=torch.int32)[::2], made(16, 48)),
         (Store(keep_tail=True), B, INDEX, made(16, 48)),
     ],
-    ids=["bias", "columns take turns", "float32", "pre of float32", "columns", "dots", "weights", "index", "kept tail"],
+    ids=[
+        "bias",
+        "columns take turns",
+        "pre takes turns",
+        "gradients take turns",
+        "float32",
+        "pre of float32",
+        "columns",
+        "dots",
+        "weights",
+        "index",
+        "kept tail",
+    ],
 )
 def test_what_the_kernel_does_not_take(epilogue, b, index, out):
     assert cute.match_form(product(epilogue, b, index), out) is None

@@ -71,6 +71,8 @@ def test_an_activation_is_stored_at_once(compiled, config, epilogue):
     assert "st.global" not in ptx, "nothing but what is stored through shared memory; no zeros"
     sums = sum(each.tile_m // config.sharing_groups * each.tile_n // 2 for each in config.shapes) // 128
     assert ptx.count("ex2.approx") == ptx.count("rcp.approx") == sums
+    # Of the rounded sums, which are read back: else a tile's stores would wait for all of its activations.
+    assert ptx.count("ldmatrix") == 2 * blocks * (cols // 16) * (epilogue == "gated_pre")
 
 
 def test_an_activation_without_a_gate(compiled):

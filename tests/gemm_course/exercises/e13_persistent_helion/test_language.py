@@ -59,7 +59,7 @@ def test_a_loop_that_is_left_is_closed():
         (lambda hl: list(hl.grid(2.5)), TypeError, "a float: / divides"),
         (lambda hl: list(hl.grid(10**9)), RuntimeError, "20000 turns"),
         (lambda hl: hl.compute(0, 1, 0), RuntimeError, r"outside of hl\.grid"),
-        (lambda hl: hl.zeros, AttributeError, r"knows no hl\.zeros"),
+        (lambda hl: language.Given().zeros, AttributeError, r"knows no hl\.zeros"),
     ],
 )
 def test_mistakes_are_named(call, error, says):

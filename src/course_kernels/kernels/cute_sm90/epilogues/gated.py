@@ -7,7 +7,7 @@ and up of a column of C are in the same thread, half of its accumulators apart: 
 from typing import NamedTuple
 
 import cutlass
-from cutlass import BFloat16, Float32, Int32, cute
+from cutlass import Float32, Int32, cute
 from cutlass.cute.nvgpu import cpasync, warp
 
 from course_kernels.kernels.cute_sm90.config import MMA_ROWS, WARP_GROUP, CuteConfig
@@ -51,16 +51,10 @@ def blocks_of(atom, coords: cute.Tensor, tile: Tile, row: Int32, col: Int32, sha
     return cpasync.tma_partition(atom, 0, cute.make_layout(1), cute.group_modes(shared, 0, 2), blocks)
 
 
-@cute.jit
-def read_rounded(rounded: cute.Tensor, values: cute.Tensor):
-    """Read rounded numbers as float32. bfloat16 is read as pairs of bits: else the compiler would round one number at a
-    time, which is slow, as each is used apart."""
-    if cutlass.const_expr(rounded.element_type is BFloat16):
-        pairs, bits = cute.recast_tensor(rounded, Int32), cute.recast_tensor(values, Int32)
-        for i in cutlass.range_constexpr(cute.size(pairs)):
-            bits[2 * i], bits[2 * i + 1] = pairs[i] << 16, pairs[i] & -65536
-    else:
-        values.store(rounded.load().to(Float32))
+def reading(staging: Staging, dtype: type[cutlass.Numeric]) -> cute.TiledCopy:
+    """The copy of a thread's elements from a block of 16-bit numbers, the reverse of ``Staging.to_shared``."""
+    atom = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(False, 4), dtype)
+    return cute.make_tiled_copy_S(atom, staging.to_shared).get_slice(staging.thread)
 
 
 class Gated(Store):
@@ -95,6 +89,8 @@ class Gated(Store):
         part_shape = staging.to_shared.partition_S(c_shared)[None, None, 0, 0].shape
         halves = [cute.make_rmem_tensor(part_shape, Float32) for _ in range(form.halves)]
         rounded = cute.make_rmem_tensor(part_shape, dtype)
+        from_shared = reading(staging, dtype)
+        read = from_shared.partition_S(c_shared)
         size, parts, col = cute.size(rounded), cute.size(written, mode=[2]), self.columns(tile.col)
 
         wide = self.columns(shape.tile_n) // cols
@@ -111,15 +107,24 @@ class Gated(Store):
                 number = i * wide + j
                 buffer = staging.first + number % staging.sets * form.stores
                 self.make_room(staging, number)
+                if cutlass.const_expr(form.stores > 1):
+                    for part in cutlass.range_constexpr(parts):
+                        for half in cutlass.range_constexpr(form.halves):
+                            for v in cutlass.range_constexpr(size):
+                                halves[half][v] = acc[(((i * form.halves + half) * wide + j) * parts + part) * size + v]
+                            rounded.store(halves[half].load().to(dtype))
+                            cute.copy(staging.to_shared, rounded, written[None, None, part, buffer + half])
+                    cute.arch.sync_warp()
                 for part in cutlass.range_constexpr(parts):
                     for half in cutlass.range_constexpr(form.halves):
-                        first = (((i * form.halves + half) * wide + j) * parts + part) * size
-                        for v in cutlass.range_constexpr(size):
-                            halves[half][v] = acc[first + v]
                         if cutlass.const_expr(form.stores > 1):
-                            rounded.store(halves[half].load().to(dtype))
-                            read_rounded(rounded, halves[half])
-                            cute.copy(staging.to_shared, rounded, written[None, None, part, buffer + half])
+                            # Not from registers: the compiler would compute all of a tile before it stores anything,
+                            # and run out of registers.
+                            cute.copy(from_shared, read[None, None, part, buffer + half], rounded)
+                            halves[half].store(rounded.load().to(Float32))
+                        else:
+                            for v in cutlass.range_constexpr(size):
+                                halves[half][v] = acc[(((i * form.halves + half) * wide + j) * parts + part) * size + v]
                     for v in cutlass.range_constexpr(size):
                         halves[0][v] = activate(form.activation, halves[0][v], halves[-1][v])
                     rounded.store(halves[0].load().to(dtype))
@@ -264,9 +269,7 @@ class GatedBackward(Store):
     ):
         """Compute a set of blocks in its place, sixteen columns at a time, and write their part of the dot products."""
         form, dtype = self.form, c_shared.element_type
-        from_shared = cute.make_tiled_copy_S(
-            cute.make_copy_atom(warp.LdMatrix8x8x16bOp(False, 4), dtype), staging.to_shared
-        ).get_slice(staging.thread)
+        from_shared = reading(staging, dtype)
         read, written = from_shared.partition_S(c_shared), staging.to_shared.partition_D(c_shared)
         shape = staging.to_shared.partition_S(c_shared)[None, None, 0, 0].shape
         values = [cute.make_rmem_tensor(shape, dtype) for _ in range(form.stores)]

@@ -7,10 +7,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import forked
-from course_kernels import runtime, scaled_grouped_mm
+from course_kernels import GroupGemmPlan, deepgemm, group_gemm, grouped_gemm_jagged, runtime, scaled_grouped_mm
 from packed_operands import FP8, MODES, ROW, call, operands, scales
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
+LISTS = ((5, 16), (1, 32)), ((16, 3), (32, 8))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -53,3 +54,27 @@ print(counter.get_total_flops())
 """
     done = forked.run(code)
     assert done.stdout.strip() == "128", done.stderr
+
+
+@pytest.mark.parametrize("method", ["auto", "naive", "round_robin", "tma"])
+def test_flops_of_lists(method):
+    device = runtime.device()
+    pairs = [[torch.ones(shape, device=device, dtype=torch.float16) for shape in each] for each in LISTS]
+    with FlopCounterMode(display=False) as counter:
+        results = group_gemm(*pairs, method=method)
+        if method != "auto":
+            GroupGemmPlan(*pairs, method=method).run()
+    once = 2 * (5 * 3 * 16 + 1 * 8 * 32)
+    assert counter.get_total_flops() == once * (1 + (method != "auto"))
+    assert (results[1] == 32).all()
+
+
+def test_flops_of_masked_and_jagged_products():
+    device = runtime.device()
+    x, w, y = (torch.ones(shape, device=device, dtype=torch.float16) for shape in ((3, 4, 16), (3, 6, 16), (3, 4, 6)))
+    with FlopCounterMode(display=False) as counter:
+        deepgemm(x, w, y, torch.ones(3, dtype=torch.int32, device=device))
+    assert counter.get_total_flops() == 2 * 3 * 4 * 16 * 6
+    with FlopCounterMode(display=False) as counter:
+        grouped_gemm_jagged(x[0], w[0].mT, torch.tensor([0, 4], device=device), implementation="triton")
+    assert counter.get_total_flops() == 2 * 4 * 16 * 6

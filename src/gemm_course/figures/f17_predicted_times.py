@@ -12,13 +12,17 @@ from gemm_course.figures.shapes import canvas, canvas_grid, name_rows, ticks_at
 from gemm_course.figures.style import BLACK, BLUE, CYCLE, FAINT, GREY, RED, drawing
 
 Points = Sequence[tuple[float, float]]
+_LONGEST = 2.0  # times the fastest; what takes longer is not drawn
 
 
 @drawing
 def expected_times(
     expected: Mapping[str, Points], measured: Mapping[str, Points], others: Points = (), chosen: Points = ()
 ) -> Figure:
-    """Draw the times of a layer's product as its groups get more rows: lines as expected, dots as measured.
+    """Draw how much longer than the fastest each configuration takes as a layer's groups get more rows.
+
+    A line is over the fastest line at its rows, a dot over the fastest dot at its rows. What is more than twice as long
+    is left out.
 
     Args:
         expected: configuration → (rows per group, µs), ascending; a line each.
@@ -27,26 +31,39 @@ def expected_times(
         chosen: measured points to put into a ring.
     """
     figure, axes = canvas(4.2)
-    axes.plot([x for x, _ in others], [y for _, y in others], "o", color=GREY, alpha=0.5, ms=3, lw=0, gid="others")
+    lines, dots = _fastest(*expected.values()), _fastest(*measured.values(), others)
+    _draw_over(axes, dots, others, "o", color=GREY, alpha=0.5, ms=3, lw=0, gid="others")
     for color, (name, line) in zip(CYCLE, expected.items()):
-        axes.plot(*zip(*line), color=color, lw=1.4, gid=f"expected {name}")
-        if measured.get(name):
-            axes.plot(*zip(*measured[name]), "o", color=color, ms=6.5, mec="white", mew=0.6, gid=f"measured {name}")
-    for point in chosen:
-        axes.plot([point[0]], [point[1]], "o", mfc="none", mec=BLACK, mew=1.6, ms=13, gid="chosen")
-    xs = [x for line in (*expected.values(), *measured.values(), others) for x, _ in line]
-    ys = [y for line in (*expected.values(), *measured.values(), others) for _, y in line]
-    axes.set(xscale="log", yscale="log", xlabel="rows per group, on average", ylabel="µs",
-             xlim=(min(xs) / 1.15, max(xs) * 1.15), ylim=(min(ys) / 1.25, max(ys) * 1.25))  # fmt: skip
+        _draw_over(axes, lines, line, "-", color=color, lw=1.6, gid=f"expected {name}")
+        _draw_over(axes, dots, measured.get(name, ()), "o", color=color, ms=6.5, mec="white", mew=0.6,
+                   gid=f"measured {name}")  # fmt: skip
+    _draw_over(axes, dots, chosen, "o", mfc="none", mec=BLACK, mew=1.6, ms=13, lw=0, gid="chosen")
+    xs = [*lines, *dots]
+    axes.set(xscale="log", xlabel="rows per group, on average", ylabel="time over the fastest",
+             xlim=(min(xs) / 1.15, max(xs) * 1.15), ylim=(0.95, _LONGEST))  # fmt: skip
     ticks_at(axes.xaxis, [2.0**i for i in range(20)], min(xs), max(xs), "{:,.0f}")
-    ticks_at(axes.yaxis, [k * 10.0**i for i in range(7) for k in (1, 2, 5)], min(ys) / 1.25, max(ys) * 1.25, "{:,.0f}")
+    axes.axhline(1, color=GREY, lw=0.8, zorder=0)
     handles = [Line2D([], [], color=color, marker="o", mec="white", label=name) for color, name in zip(CYCLE, expected)]
     if others:
         handles.append(Line2D([], [], color=GREY, alpha=0.5, marker="o", ms=3, lw=0, label="other configurations"))
     if chosen:
         handles.append(Line2D([], [], mfc="none", mec=BLACK, mew=1.6, marker="o", ms=11, lw=0, label="chosen"))
-    axes.legend(handles=handles, loc="upper left", fontsize=9)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
     return figure
+
+
+def _fastest(*lines: Points) -> dict[float, float]:
+    """The least time at each number of rows."""
+    least: dict[float, float] = {}
+    for x, y in (point for line in lines for point in line):
+        least[x] = min(y, least.get(x, y))
+    return least
+
+
+def _draw_over(axes, least: Mapping[float, float], points: Points, form: str, **look) -> None:
+    """Draw points over the least time at their rows; those that are too long are gaps."""
+    ratios = [(x, y / least[x]) for x, y in points]
+    axes.plot([x for x, _ in ratios], [r if r <= _LONGEST else float("nan") for _, r in ratios], form, **look)
 
 
 @drawing

@@ -1,0 +1,266 @@
+"""Expert parallelism of a process group: its checks, its two halves, and the layer between them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from course_kernels import runtime
+from course_kernels.distributed.motion import Choices, Transport, combine, dispatch, settled
+from course_kernels.distributed.plan import Plan
+from course_kernels.distributed.transports.all_to_all import AllToAll
+from course_kernels.distributed.transports.symmetric import Symmetric
+from course_kernels.moe.parallel import Layer
+from course_kernels.moe.routing import check_ids
+from course_kernels.validation import check_dense
+
+TRANSPORTS = ("auto", "all_to_all", "symmetric")
+
+
+class Dispatched(NamedTuple):
+    """What ``ExpertParallel.dispatch`` returns.
+
+    Attributes:
+        rows: (R, H) of x's dtype, the tokens that have arrived, those of rank 0 first. Differentiable.
+        choices: of those tokens.
+        handle: for ``combine``; and for another ``dispatch`` of the same routing.
+    """
+
+    rows: Tensor
+    choices: Choices
+    handle: Plan
+
+
+class ExpertParallel:
+    """The experts of a layer, spread evenly over the ranks of a group. Rank r has the experts from r * E / ranks on.
+
+    Each rank has its own tokens, of any number. A token travels once to each rank that has experts of it. That rank
+    sums its experts' results in float32, rounds the sum once, and sends it back. The token's rank adds these sums in
+    the order of ranks, in float32, and rounds once. Deterministic bit for bit.
+
+    Args:
+        mesh_or_group: a 1-D ``DeviceMesh``, such as ``mesh["ep"]``, or a process group.
+        num_experts: E, of all ranks together; a multiple of the number of ranks.
+        transport: "all_to_all" uses ``all_to_all_single``, on NCCL or gloo, and reads the counts of tokens on the host,
+            once a layer. "auto" is the same. "symmetric" is for GPUs that reach each other's memory (NVLink): kernels
+            put and fetch rows, the host reads nothing, and a CUDA graph captures the layer once it has run.
+        max_tokens: with "symmetric", the most tokens that a rank has in a call; the same on all ranks.
+
+    Raises:
+        TypeError, ValueError: naming the argument, what it got and what it wants.
+
+    Notes:
+        All methods but ``local`` are collective: every rank of the group calls them in the same order, also a rank
+        without tokens, and all ranks or none run the backward. Where a rank does not, the others' wait ends at the
+        group's time-out, with an error that says what they were waiting for.
+        The gradient of this rank's weights is that of the sum of all ranks' losses. It is not divided by their number,
+        and must not be reduced over the group. Where the dense part's gradients are averages over ranks (DDP, FSDP),
+        divide the experts' by as many: ``fsdp_module.set_gradient_divide_factor(world)``, or a hook.
+        Beside rows there travel 8 bytes for each choice, k a row. A layer's buffers: the sends (at most
+        min(k, ranks) * T rows of H), the rows that arrive, and a result for each. With "symmetric": one buffer of
+        ranks * max_tokens rows, shared by all calls; as many rows that arrive and results, whether filled or not; and
+        the layer's own buffers for ranks * max_tokens * min(k, E / ranks) choices. Unfilled rows are never read.
+
+    Examples:
+        >>> from course_kernels.distributed import ExpertParallel  # doctest: +SKIP
+        >>> ep = ExpertParallel(mesh["ep"], num_experts=128)  # doctest: +SKIP
+        >>> out = moe_feed_forward(x, gate_up, down, top_k_index, top_k_weights, ep=ep)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        mesh_or_group: DeviceMesh | dist.ProcessGroup,
+        num_experts: int,
+        *,
+        transport: str = "auto",
+        max_tokens: int | None = None,
+    ):
+        if transport not in TRANSPORTS:
+            raise ValueError(f"transport must be one of {TRANSPORTS}, got {transport!r}")
+        if isinstance(mesh_or_group, DeviceMesh):
+            if mesh_or_group.ndim != 1:
+                names = mesh_or_group.mesh_dim_names or ()
+                raise ValueError(
+                    f"mesh_or_group must be a 1-D mesh, got one of {mesh_or_group.ndim} dimensions, {tuple(names)}: "
+                    'select the one that experts are spread over, such as mesh["ep"]'
+                )
+            self.group = mesh_or_group.get_group()
+            self._mesh: DeviceMesh | None = mesh_or_group
+        elif isinstance(mesh_or_group, dist.ProcessGroup):
+            self.group, self._mesh = mesh_or_group, None
+        else:
+            raise TypeError(f"mesh_or_group must be a DeviceMesh or a ProcessGroup, got {type(mesh_or_group).__name__}")
+        if not isinstance(num_experts, int) or isinstance(num_experts, bool):
+            raise TypeError(f"num_experts must be an int, got {type(num_experts).__name__}")
+        ranks = self.group.size()
+        if num_experts < 1 or num_experts % ranks:
+            raise ValueError(
+                f"num_experts must be a multiple of the group's {ranks} ranks, so that each has as many, got "
+                f"{num_experts}"
+            )
+        self.num_experts, self.num_local_experts = num_experts, num_experts // ranks
+        self.transport: Transport
+        if transport == "symmetric":
+            if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
+                raise ValueError(f'max_tokens must be an int of at least 1 with "symmetric", got {max_tokens!r}')
+            if "nccl" not in dist.get_backend(self.group):
+                raise ValueError(
+                    f'transport must be "all_to_all" for a group of {dist.get_backend(self.group)}: "symmetric" is for '
+                    "GPUs"
+                )
+            self.transport = Symmetric(self.group, self.num_local_experts, max_tokens)
+        elif max_tokens is not None:
+            raise ValueError(f'max_tokens must be None with "{transport}", got {max_tokens!r}')
+        else:
+            self.transport = AllToAll(self.group, self.num_local_experts)
+
+    def __repr__(self) -> str:
+        return f"ExpertParallel({self.num_experts} experts over {self.group.size()} ranks)"
+
+    def __deepcopy__(self, memo):
+        return self  # process groups cannot be copied, and a copied module belongs to the same one
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The ranks as a 1-D mesh."""
+        if self._mesh is None:
+            kind = "cuda" if "nccl" in dist.get_backend(self.group) else "cpu"
+            self._mesh = DeviceMesh.from_group(self.group, kind)
+        return self._mesh
+
+    # ---- the two halves
+
+    @runtime.outside_graphs("expert parallelism, whose splits the host reads, runs between two graphs")
+    def plan(self, top_k_index: Tensor) -> Plan:
+        """Route tokens to ranks, once for any number of calls of ``dispatch``: for recomputation in activation
+        checkpointing, make the plan outside of the part that is checkpointed.
+
+        Args:
+            top_k_index: int32 or int64 (T, k), ids of all ranks' experts. Others, such as a sentinel, count nothing.
+                k is the same on all ranks, T is not.
+        """
+        check_ids(top_k_index, self.num_experts)
+        if not top_k_index.shape[1]:
+            raise ValueError(f"top_k_index must have at least one column, got shape {tuple(top_k_index.shape)}")
+        with torch.no_grad():
+            return self.transport.plan(settled(top_k_index))
+
+    @runtime.outside_graphs("expert parallelism, whose splits the host reads, runs between two graphs")
+    def dispatch(
+        self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, plan: Plan | None = None
+    ) -> Dispatched:
+        """Send tokens to the ranks of their experts.
+
+        Args:
+            x: (T, H) float16, bfloat16 or float32.
+            top_k_index: int32 or int64 (T, k), as for ``plan``; None where ``plan`` is given.
+            top_k_weights: (T, k) of any floating dtype. They travel in float32.
+            plan: of ``plan``, or the handle of an earlier call.
+
+        Returns:
+            The rows, choices and handle. Weights and rows are differentiable: x's gradient is the sum over ranks, in
+            float32, rounded once.
+
+        Raises:
+            TypeError, ValueError: naming the argument, what it got and what it wants; before anything is sent.
+            RuntimeError: another rank did not make the call in time.
+        """
+        check_dense("x", x)
+        check_dense("top_k_weights", top_k_weights)
+        if x.dim() != 2:
+            raise ValueError(f"x must be 2-D, (T, H), got shape {tuple(x.shape)}")
+        if not top_k_weights.dtype.is_floating_point:
+            raise TypeError(f"top_k_weights must have a floating dtype, got {top_k_weights.dtype}")
+        if plan is not None and not isinstance(plan, Plan):
+            raise TypeError(f"plan must be a Plan, from ExpertParallel.plan, got {type(plan).__name__}")
+        if plan is None:
+            check_dense("top_k_index", top_k_index)
+        shape = tuple(top_k_index.shape if plan is None else plan.sends.carriers.shape)
+        if tuple(top_k_weights.shape) != shape or x.shape[0] != shape[0]:
+            raise ValueError(
+                f"x and top_k_weights must be of the tokens of top_k_index or plan, (T, k) = {shape}, got shapes "
+                f"{tuple(x.shape)} and {tuple(top_k_weights.shape)}"
+            )
+        if plan is None:
+            plan = self.plan(top_k_index)
+        rows, weights = dispatch(x, top_k_weights.float(), self.transport, plan)
+        return Dispatched(rows, Choices(plan.local_index, weights, plan.routing), plan)
+
+    @runtime.outside_graphs("expert parallelism, whose splits the host reads, runs between two graphs")
+    def combine(self, y: Tensor, handle: Plan) -> Tensor:
+        """Return results to the ranks of their tokens.
+
+        Args:
+            y: (R, H), a result for each of ``dispatch``'s rows: the sum over this rank's experts.
+            handle: of ``dispatch``.
+
+        Returns:
+            (T, H) of y's dtype: for each token the sum over ranks, in their order, in float32, rounded once. Zeros for
+            a token without any.
+        """
+        check_dense("y", y)
+        if not isinstance(handle, Plan):
+            raise TypeError(f"handle must be that of dispatch, got {type(handle).__name__}")
+        if y.dim() != 2 or y.shape[0] != handle.local_index.shape[0]:
+            raise ValueError(
+                f"y must have a row for each of the {handle.local_index.shape[0]} that arrived, got shape "
+                f"{tuple(y.shape)}"
+            )
+        return combine(y, self.transport, handle)
+
+    def feed_forward(
+        self, layer: Layer, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, plan: Any = None
+    ) -> Tensor:
+        """Apply ``layer(rows, weights, routing)`` between ``dispatch`` and ``combine``."""
+        rows, choices, handle = self.dispatch(x, top_k_index, top_k_weights, plan=plan)
+        return self.combine(layer(rows, choices.weights, choices.routing), handle)
+
+    # ---- weights
+
+    def local(self, **weights: Tensor | None) -> list[Tensor | None]:
+        """Return this rank's part of weights: of DTensors with ``Shard(0)`` over the group their local tensors, others
+        as they are. Their gradients stay where they are.
+
+        Raises:
+            ValueError: naming the weight that has not this rank's experts alone.
+        """
+        return [None if weight is None else self._local(name, weight) for name, weight in weights.items()]
+
+    def _local(self, name: str, weight: Tensor) -> Tensor:
+        check_dense(name, weight)
+        if isinstance(weight, DTensor):
+            ranks = dist.get_process_group_ranks(self.group)
+            mesh = weight.device_mesh
+            if weight.placements != (Shard(0),) or mesh.mesh.tolist() != ranks:
+                raise ValueError(
+                    f"{name} must be a DTensor with placements (Shard(0),) over ranks {ranks}, got "
+                    f"{weight.placements} over {mesh.mesh.tolist()}"
+                )
+            weight = weight.to_local()
+        if weight.dim() and weight.shape[0] != self.num_local_experts:
+            raise ValueError(
+                f"{name} must have this rank's {self.num_local_experts} experts, of {self.num_experts} over "
+                f"{self.group.size()} ranks, got shape {tuple(weight.shape)}"
+            )
+        return weight
+
+    def shard(self, experts: nn.Module) -> nn.Module:
+        """Spread a module that has all experts, such as ``moe.Experts``: its own parameters become DTensors with
+        ``Shard(0)``, whose values come from the first rank, and its attribute ``ep`` this object. Returns the module.
+
+        Raises:
+            ValueError: a parameter's first extent is not the number of experts.
+        """
+        for name, value in experts.named_parameters(recurse=False):
+            if not value.dim() or value.shape[0] != self.num_experts:
+                raise ValueError(f"{name} must have {self.num_experts} experts, got shape {tuple(value.shape)}")
+        for name, value in list(experts.named_parameters(recurse=False)):
+            sharded = distribute_tensor(value.detach(), self.mesh, [Shard(0)])
+            setattr(experts, name, nn.Parameter(sharded, requires_grad=value.requires_grad))
+        experts.ep = self
+        return experts

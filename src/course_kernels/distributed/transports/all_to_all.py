@@ -1,0 +1,101 @@
+"""The way over ``all_to_all_single``: any cluster that ``torch.distributed`` spans, with one read of the splits."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_kernels.distributed import rows as moving
+from course_kernels.distributed.plan import Plan, Sends, counts_of, of_choices, sends_of, to_choices
+from course_kernels.distributed.transports.time_out import time_out
+from course_kernels.moe import Routing
+
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name up to torch 2.12
+
+
+class AllToAll(NamedTuple):
+    """A transport of a process group; see ``motion.Transport``.
+
+    Attributes:
+        group: of the ranks.
+        num_local_experts: of each rank.
+    """
+
+    group: dist.ProcessGroup
+    num_local_experts: int
+
+    def plan(self, top_k_index: Tensor) -> Plan:
+        """Route tokens, tell all ranks how many go where, and send the ids along. The host reads once."""
+        ranks, here = self.group.size(), self.group.rank()
+        tokens, top_k = top_k_index.shape
+        sends = sends_of(top_k_index, self.num_local_experts, ranks)
+        shape = torch.tensor([[tokens, top_k]], dtype=torch.int64, device=top_k_index.device)
+        table = self._gather(torch.cat([counts_of(sends), shape]))
+        counts = table[:, :ranks, 0].tolist()
+        widths = {rank: line[ranks][1] for rank, line in enumerate(table.tolist())}
+        if len(set(widths.values())) > 1:
+            raise ValueError(f"top_k_index must have as many columns k on all ranks, got {widths} by rank")
+        matrix = tuple(tuple(line) for line in counts)
+        count = sum(matrix[here])
+        sends = sends._replace(routing=sends.routing.shortened(count), local_index=sends.local_index[:count])
+        plan = Plan(sends, matrix, sends.local_index, sends.routing, tokens)
+        local_index = self._send(sends.local_index, plan, "the ids of choices")
+        routing = Routing.of(local_index, self.num_local_experts)
+        choices = int(table[:, here, 1].sum())
+        return plan._replace(local_index=local_index, routing=routing.shortened(choices), choices=choices)
+
+    def scatter(self, x: Tensor, plan: Plan) -> Tensor:
+        """Send tokens (T, H) to their ranks: (R, H)."""
+        return self._send(moving.spread(x, plan.sends.routing, _sent(plan.sends)), plan, "tokens")
+
+    def collect(self, rows: Tensor, plan: Plan) -> Tensor:
+        """Return rows (R, H) to their tokens' ranks and sum each token's: (T, H)."""
+        return moving.total(self._send(rows, plan, "results", back=True), plan.sends.routing, plan.tokens)
+
+    def scatter_weights(self, weights: Tensor, plan: Plan) -> Tensor:
+        """Send float32 weights (T, k) along: (R, k)."""
+        return self._send(of_choices(weights, plan.sends), plan, "weights")
+
+    def collect_weights(self, values: Tensor, plan: Plan) -> Tensor:
+        """Return float32 values (R, k) to their choices: (T, k)."""
+        return to_choices(self._send(values, plan, "gradients of weights", back=True), plan.sends)
+
+    def _send(self, rows: Tensor, plan: Plan, what: str, back: bool = False) -> Tensor:
+        """Exchange rows that are in the order of ranks; ``back`` the way they came."""
+        here = self.group.rank()
+        away, home = list(plan.matrix[here]), [line[here] for line in plan.matrix]
+        sizes, arriving = (home, away) if back else (away, home)
+        out = rows.new_empty(sum(arriving), *rows.shape[1:])
+        with self._context(what):
+            dist.all_to_all_single(out, rows.contiguous(), arriving, sizes, group=self.group)
+        return out
+
+    def _gather(self, mine: Tensor) -> Tensor:
+        """The counts of all ranks, on the host: (ranks, ...)."""
+        ranks = self.group.size()
+        out = mine.new_empty(ranks * mine.shape[0], *mine.shape[1:])
+        with self._context("the counts of tokens"):
+            work = _all_gather(out, mine, group=self.group, async_op=True)
+            # NCCL's plain wait blocks the stream alone, and its watchdog ends the process. The host reads the counts
+            # next, so it may as well wait here, a little shorter than the watchdog, and say what for.
+            work.wait(time_out(self.group, mine.device) * 0.9)
+            return out.reshape(ranks, *mine.shape).cpu()
+
+    @contextlib.contextmanager
+    def _context(self, what: str):
+        try:
+            yield
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"ExpertParallel: rank {self.group.rank()} of {self.group.size()} could not exchange {what}: {error}. "
+                "Every rank of the group has to make the same calls in the same order, a rank without tokens and its "
+                "backward as well; or a rank is gone."
+            ) from error
+
+
+def _sent(sends: Sends) -> int:
+    return sends.local_index.shape[0]

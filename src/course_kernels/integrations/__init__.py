@@ -1,0 +1,1 @@
+"""Adapters to other projects, each imported by whoever uses it."""

@@ -1,0 +1,35 @@
+"""What the layer asks of expert parallelism, which is built on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from course_kernels.moe.routing import Routing
+
+Layer = Callable[[Tensor, Tensor, Routing], Tensor]
+"""A rank's part of the layer: rows (R, H), weights (R, k) and their routing to (R, H)."""
+
+
+class Parallel(Protocol):
+    """Experts that are spread over ranks: ``course_kernels.distributed.ExpertParallel``.
+
+    Attributes:
+        num_experts: of all ranks.
+        num_local_experts: of each rank.
+    """
+
+    num_experts: int
+    num_local_experts: int
+
+    def local(self, **weights: Tensor | None) -> list[Tensor | None]:
+        """This rank's part of weights."""
+        ...
+
+    def feed_forward(
+        self, layer: Layer, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, plan: Any = None
+    ) -> Tensor:
+        """Send tokens to the ranks of their experts, apply the layer there, and sum the results here."""
+        ...

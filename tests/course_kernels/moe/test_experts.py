@@ -1,0 +1,72 @@
+"""The module of experts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_kernels import moe_feed_forward
+from course_kernels.moe import Activation, Experts, Function, Routing
+from moe_layers import DEVICE, make
+
+
+def test_parameters_and_their_first_values():
+    torch.manual_seed(0)
+    experts = Experts(4, 24, 40, bias=True, dtype=torch.bfloat16, device=DEVICE)
+    shapes = {name: tuple(each.shape) for name, each in experts.named_parameters()}
+    assert shapes == {
+        "gate_up_proj": (4, 80, 24), "down_proj": (4, 24, 40), "gate_up_proj_bias": (4, 80), "down_proj_bias": (4, 24)
+    }  # fmt: skip
+    assert {each.dtype for each in experts.parameters()} == {torch.bfloat16}
+    for name, inputs in (("gate_up_proj", 24), ("down_proj", 40), ("gate_up_proj_bias", 24), ("down_proj_bias", 40)):
+        most = getattr(experts, name).float().abs().max().item()
+        assert 0.8 * inputs**-0.5 < most <= inputs**-0.5 + 1e-3, name
+    assert {*Experts(2, 8, 8).state_dict()} == {"gate_up_proj", "down_proj"}
+    assert Experts(2, 8, 16, activation="relu2").gate_up_proj.shape == (2, 16, 8)
+
+
+def test_it_is_the_function_of_its_parameters():
+    experts = Experts(5, 24, 40, activation="geglu", bias=True, concatenated=False, weights_on="input", device=DEVICE)
+    made = make()
+    x, weights = made.tensors["x"], made.tensors["weights"]
+    wanted = moe_feed_forward(
+        x, experts.gate_up_proj, experts.down_proj, made.ids, weights, activation="geglu",
+        gate_up_bias=experts.gate_up_proj_bias, down_bias=experts.down_proj_bias, concatenated=False,
+        weights_on="input",
+    )  # fmt: skip
+    assert torch.equal(experts(x, made.ids, weights), wanted)
+    assert torch.equal(experts(x, None, weights, routing=Routing.of(made.ids, 5)), wanted)
+    wanted.sum().backward()
+    assert all(each.grad is not None for each in experts.parameters())
+
+
+def test_repr():
+    text = repr(Experts(4, 8, 16, activation=Activation(Function.RELU, limit=3.0)))
+    assert "num_experts=4, hidden_size=8, intermediate_size=16" in text
+    assert "bias=False" in text
+    assert "activation=swiglu," in repr(Experts(1, 8, 16))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [((4.0, 8, 8), "num_experts must be an int, got float"), ((4, True, 8), "hidden_size must be an int, got bool"),
+     ((4, 8, 0), "intermediate_size must be at least 1, got 0")],
+)  # fmt: skip
+def test_errors(sizes, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Experts(*sizes)
+
+
+def test_it_learns():
+    torch.manual_seed(1)
+    experts = Experts(3, 8, 16, device=DEVICE)
+    made = make(32, 8, experts=3, top_k=2, seed=2)
+    target = torch.randn(32, 8, device=DEVICE)
+    optimizer, losses = torch.optim.Adam(experts.parameters(), lr=1e-2), []
+    for _ in range(30):
+        loss = (experts(made.tensors["x"], made.ids, made.tensors["weights"]) - target).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]

@@ -1,0 +1,45 @@
+"""Launches of small kernels: in the interpreter bfloat16 is widened, strides and all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_kernels import runtime
+from course_kernels.moe import Routing, launching, steps
+from course_kernels.testing import integers
+from moe_layers import DEVICE
+
+pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_strides_that_no_dense_copy_has(dtype):
+    """Steps of 0, and of more than there are elements."""
+    wide = integers((9, 50), dtype, 1, device=DEVICE)
+    routing = Routing.of(torch.tensor([[0], [0], [0]], device=DEVICE), 1)
+    for x in (wide[::4, 5:45:3], wide[:1].expand(3, 50), wide[:3, :1].expand(3, 7), wide.mT[3:6]):
+        assert torch.equal(steps.gather(x, routing), x)
+
+
+def test_what_is_written_is_copied_back():
+    x = torch.ones(2, 3, dtype=torch.bfloat16, device=DEVICE)
+    out = torch.zeros(2, 3, dtype=torch.bfloat16, device=DEVICE)
+    routing = Routing.of(torch.tensor([[0], [0]], device=DEVICE), 1)
+    launching.launch(
+        "moe_rows", "gather_kernel", 2, 2, x_ptr=x, index_ptr=routing.tokens, offs_ptr=routing.ends, slots_ptr=None,
+        weights_ptr=None, out_ptr=out, stride_t=3, stride_h=1, COLS=3, EXPERTS=1, TOP_K=1, BLOCK_M=1, BLOCK_N=16,
+    )  # fmt: skip
+    assert (out == 1).all()
+    assert (x == 1).all()
+
+
+@pytest.mark.skipif(runtime.mode() != "gpu", reason="plans are for GPUs")
+def test_another_number_of_tokens_needs_no_other_plan():
+    before = None
+    for tokens in (5, 64, 1000):
+        ids = torch.zeros(tokens, 1, dtype=torch.int64, device=DEVICE)
+        x = torch.randn(tokens, 32, device=DEVICE)
+        assert torch.equal(steps.gather(x, Routing.of(ids, 1)), x)
+        before = before or len(launching._known)
+        assert len(launching._known) == before

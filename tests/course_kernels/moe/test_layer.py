@@ -1,0 +1,130 @@
+"""The layer on the kernels, against float64: what the products and the steps between them add up to."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from course_kernels import runtime
+from course_kernels.moe import ACTIVATIONS, layer
+from course_kernels.testing import poisoned
+from moe_layers import check, make
+
+pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
+
+WAYS = ("fused", "split")
+# Biases, rows of gate and up that take turns, and weights on the input, all of them in turn over the activations.
+OPTIONS = itertools.cycle([(False, False, "output"), (True, True, "output"), (False, True, "input")])
+CASES = [(name, *options) for name, options in zip(ACTIVATIONS, OPTIONS)]
+
+
+@pytest.fixture(params=WAYS)
+def way(request, monkeypatch):
+    """The Triton kernel that gathers and activates, and kernels of their own for these."""
+    fused = request.param == "fused"
+    monkeypatch.setattr(layer, "is_fused", lambda operands, form, *rest: fused and not form.on_input)
+    return request.param
+
+
+@pytest.fixture
+def poison(monkeypatch):
+    """Memory that nobody has written to is NaN."""
+    genuine = torch.empty, torch.empty_like
+
+    def spoil(made):
+        return made.fill_(float("nan")) if made.is_floating_point() else made.fill_(2**30)
+
+    monkeypatch.setattr(torch, "empty", lambda *given, **options: spoil(genuine[0](*given, **options)))
+    monkeypatch.setattr(torch, "empty_like", lambda *given, **options: spoil(genuine[1](*given, **options)))
+
+
+@pytest.mark.usefixtures("poison")
+@pytest.mark.parametrize(("name", "bias", "takes_turns", "weights_on"), CASES)
+def test_every_activation(way, name, bias, takes_turns, weights_on):
+    concatenated = not takes_turns or not ACTIVATIONS[name].gated
+    options = dict(activation=name, concatenated=concatenated, weights_on=weights_on, backend="triton")
+    check(make(bias=bias, **options))
+
+
+@pytest.mark.usefixtures("poison", "way")
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_every_dtype(dtype, bias):
+    check(make(dtype=dtype, bias=bias, backend="triton"))
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("given", [torch.float64, torch.float16], ids=str)
+def test_the_gradient_of_weights_has_their_dtype(given):
+    made = make(4, backend="triton")
+    made.tensors["weights"] = made.tensors["weights"].to(given)
+    mine = made.leaves()
+    mine().sum().backward()
+    assert mine.tensors["weights"].grad.dtype == given
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("shape", [(1, 16, 8, 1, 1), (3, 17, 5, 2, 2), (9, 33, 70, 12, 2)])
+def test_odd_sizes(shape):
+    check(make(*shape, backend="triton"))
+
+
+def test_one_rounding_of_main_gradients_and_nothing_around_them(way):
+    made = make(dtype=torch.bfloat16, backend="triton")
+    wanted = made.leaves()
+    wanted().sum().backward()
+    grads, verify = {}, []
+    for name in ("gate_up", "down"):
+        grads[name], verified = poisoned(made.tensors[name].shape, torch.float32, device=made.ids.device)
+        grads[name].fill_(512.0)
+        verify.append(verified)
+    mine = made.leaves()
+    mine(main_grads=tuple(grads.values())).sum().backward()
+    for each in verify:
+        each()
+    for name, grad in grads.items():
+        assert mine.tensors[name].grad is None
+        change = grad - 512.0
+        assert (change - wanted.tensors[name].grad.float()).abs().max() <= 2e-2 * change.abs().max()
+        assert (change != change.bfloat16().float()).any(), "it is added in float32"
+
+
+def test_the_backward_keeps_x_the_argument_and_the_routing(way):
+    made = make(dtype=torch.bfloat16, backend="triton").leaves()
+    given = {each.untyped_storage().data_ptr() for each in made.tensors.values()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in given:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        made()
+    rows = made.ids.numel()
+    argument, routing = rows * made.tensors["gate_up"].shape[1] * 2, 4 * (3 * rows + 5)
+    assert sum(kept.values()) == argument + routing
+
+
+@pytest.mark.usefixtures("way")
+def test_the_same_bits_every_time():
+    made = make(40, dtype=torch.bfloat16, bias=True, backend="triton")
+    first = made.leaves()
+    first().sum().backward()
+    again = made.leaves()
+    again().sum().backward()
+    for one, other in zip(first.gradients().values(), again.gradients().values()):
+        assert torch.equal(one, other)
+
+
+def test_which_way_is_taken(monkeypatch):
+    """Weights on the input need rows of their own; the Triton kernel that is asked for gathers."""
+    taken = []
+    genuine = layer.is_fused
+    monkeypatch.setattr(layer, "is_fused", lambda *given: taken.append(genuine(*given)) or taken[-1])
+    for weights_on in ("output", "input"):
+        make(2, weights_on=weights_on, backend="triton")()
+    assert taken == [True, False]

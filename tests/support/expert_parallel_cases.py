@@ -1,0 +1,436 @@
+"""Cases of expert parallelism for two and four processes; see ``ranks``."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import ranks
+from course_kernels import moe_feed_forward
+from course_kernels.distributed import ExpertParallel
+from course_kernels.distributed.transports.symmetric import Symmetric
+from course_kernels.integrations.torchtitan import TokenDispatcher
+from course_kernels.moe import Experts, Routing
+
+EXPERTS, HIDDEN, INNER, TOP_K = 8, 16, 24, 3
+SIZES = (5, 0, 9, 2)  # tokens of each rank
+
+
+def weights_of(device, dtype=torch.float32, experts=EXPERTS):
+    generator = torch.Generator().manual_seed(1)
+    shapes = (experts, 2 * INNER, HIDDEN), (experts, HIDDEN, INNER), (experts, 2 * INNER), (experts, HIDDEN)
+    return [torch.randn(shape, generator=generator).mul(0.3).to(device, dtype) for shape in shapes]
+
+
+def tokens_of(world, sizes=SIZES, dtype=torch.float32, experts=EXPERTS, top_k=TOP_K, seed=2):
+    """All ranks' x, ids, weights and gradients of the result, as lists of each rank's."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [sizes[rank % len(sizes)] for rank in range(world.size)]
+    total = sum(sizes)
+    x = torch.randn(total, HIDDEN, generator=generator).to(world.device, dtype)
+    ids = torch.randint(experts, (total, top_k), generator=generator).to(world.device)
+    weights = torch.rand(total, top_k, generator=generator).to(world.device)
+    grad = torch.randn(total, HIDDEN, generator=generator).to(world.device, dtype)
+    return [each.split(sizes) for each in (x, ids, weights, grad)]
+
+
+def mine(world, tensor):
+    """This rank's experts."""
+    each = tensor.shape[0] // world.size
+    return tensor[world.rank * each : (world.rank + 1) * each]
+
+
+def leaves(*tensors):
+    return [tensor.detach().clone().requires_grad_() for tensor in tensors]
+
+
+def close(dtype, **pairs):
+    """True, or the first pair that differs by more than a rounding or two of its dtype."""
+    tolerance = {torch.float32: 2e-5, torch.bfloat16: 4e-2}[dtype]
+    for name, (got, wanted) in pairs.items():
+        if got is None or got.shape != wanted.shape:
+            return f"{name} is {got if got is None else tuple(got.shape)}, wanted {tuple(wanted.shape)}"
+        if not torch.isfinite(got).all():
+            return f"{name} is not finite"
+        error = (got.float() - wanted.float()).abs().max().item() if got.numel() else 0.0
+        scale = wanted.float().abs().max().item() if wanted.numel() else 0.0
+        if error > tolerance * max(1.0, scale):
+            return f"{name} differs by {error} of {scale}"
+    return True
+
+
+def same_as_one(world, ids=None, sizes=SIZES, dtype=torch.float32, parallel=None, transport=None, **options):
+    """Result and gradients of tokens of all ranks equal those of one process that has everything."""
+    x, chosen, weights, grad = tokens_of(world, sizes, dtype)
+    if ids is not None:
+        chosen = [ids(each) for each in chosen]
+    parameters = weights_of(world.device, dtype)
+    whole = leaves(torch.cat(x), torch.cat(weights), *parameters)
+
+    def layer(x, w, gate_up, down, gate_up_bias, down_bias, ids, **more):
+        return moe_feed_forward(
+            x, gate_up, down, ids, w, gate_up_bias=gate_up_bias, down_bias=down_bias, **options, **more
+        )
+
+    wanted = layer(*whole, torch.cat(chosen))
+    wanted.backward(torch.cat(grad))
+    own = leaves(x[world.rank], weights[world.rank], *(mine(world, each) for each in parameters))
+    ep = ExpertParallel(world.group, EXPERTS, **(parallel or {}))
+    ep.transport = transport or ep.transport
+    got = layer(*own, chosen[world.rank], ep=ep)
+    got.backward(grad[world.rank])
+    here = [each.shape[0] for each in x]
+    pairs = {"result": (got, wanted.split(here)[world.rank])}
+    for i, name in enumerate(("x", "weights")):
+        pairs[f"the gradient of {name}"] = own[i].grad, whole[i].grad.split(here)[world.rank]
+    for i, name in enumerate(("gate_up", "down", "gate_up_bias", "down_bias"), 2):
+        pairs[f"the gradient of {name}"] = own[i].grad, mine(world, whole[i].grad)
+    return close(dtype, **pairs)
+
+
+# ---- the layer equals one process's
+
+
+def unequal(world):
+    return same_as_one(world)
+
+
+def bfloat16(world):
+    return same_as_one(world, dtype=torch.bfloat16)
+
+
+def weights_on_input(world):
+    return same_as_one(world, weights_on="input", activation="geglu_tanh")
+
+
+def one_rank_has_all_tokens(world):
+    return same_as_one(world, sizes=(0, 7, 0, 0))
+
+
+def all_go_to_one_rank(world):
+    return same_as_one(world, ids=lambda each: each % (EXPERTS // world.size))
+
+
+def no_rank_has_tokens(world):
+    return same_as_one(world, sizes=(0,))
+
+
+def one_expert_thrice(world):
+    return same_as_one(world, ids=lambda each: each[:, :1].expand(-1, TOP_K))
+
+
+def ids_that_are_no_expert(world):
+    """Sentinels, on either side; a token with nothing else gets zeros."""
+    for sentinel in (EXPERTS, -1, 2**31 - 1):
+
+        def some(ids, sentinel=sentinel):
+            ids = ids.clone()
+            ids[::2, 1], ids[1:2] = sentinel, sentinel
+            return ids
+
+        if (found := same_as_one(world, ids=some)) is not True:
+            return f"{sentinel}: {found}"
+    return True
+
+
+def narrow_ids(world):
+    return same_as_one(world, ids=lambda each: each.int().repeat_interleave(2, 1)[:, ::2])
+
+
+# ---- what travels
+
+
+def each_token_once(world):
+    """Rows that arrive: one for each pair of a token and a rank; in the order of sources; with the right choices."""
+    x, ids, weights, _ = tokens_of(world)
+    ep = ExpertParallel(world.mesh(), EXPERTS)
+    rows, choices, handle = ep.dispatch(x[world.rank], ids[world.rank], weights[world.rank])
+    local, wanted, of_weights, of_ids = ep.num_local_experts, [], [], []
+    for source in range(world.size):
+        for token, chosen, each in zip(x[source], ids[source], weights[source]):
+            here = chosen // local == world.rank
+            if here.any():
+                wanted.append(token)
+                of_ids.append(torch.where(here, chosen - world.rank * local, -1))
+                of_weights.append(torch.where(here, each, 0.0))
+    if rows.shape[0] != len(wanted):
+        return f"{rows.shape[0]} rows arrived, wanted {len(wanted)}"
+    if wanted and not torch.equal(rows, torch.stack(wanted)):
+        return "other rows arrived"
+    if wanted and not torch.equal(choices.index.long(), torch.stack(of_ids).long()):
+        return "other ids arrived"
+    if wanted and not torch.equal(choices.weights, torch.stack(of_weights)):
+        return "other weights arrived"
+    if sum(line[world.rank] for line in handle.matrix) != len(wanted):
+        return f"the matrix is {handle.matrix}"
+    held = int((choices.index >= 0).sum())
+    if choices.routing.tokens.shape[0] != max(1, held):
+        return f"the layer's buffers have {choices.routing.tokens.shape[0]} rows for {held} choices"
+    return True
+
+
+def one_sum_a_rank(world):
+    """combine adds in the order of ranks, in float32, and rounds once."""
+    x, ids, weights, _ = tokens_of(world, sizes=(6,), dtype=torch.bfloat16)
+    ep = ExpertParallel(world.group, EXPERTS)
+    rows, _, handle = ep.dispatch(x[world.rank], ids[world.rank], weights[world.rank])
+    scale = torch.tensor([1.0, 2**-9, 2**-9, 3.0])[:, None].to(world.device)
+    out = ep.combine((rows.float() * scale[world.rank]).to(rows.dtype), handle)
+    wanted = torch.zeros(6, HIDDEN, device=world.device)
+    for rank in range(world.size):
+        goes = (ids[world.rank] // ep.num_local_experts == rank).any(1, keepdim=True)
+        part = (x[world.rank].float() * scale[rank]).to(torch.bfloat16).float()
+        wanted += torch.where(goes, part, 0.0)
+    return torch.equal(out, wanted.to(torch.bfloat16)) or "the sums differ"
+
+
+def deterministic(world):
+    x, ids, weights, grad = tokens_of(world, sizes=(64, 31))
+    gate_up, down, *_ = (mine(world, each) for each in weights_of(world.device))
+    ep, found = ExpertParallel(world.group, EXPERTS), []
+    for _ in range(2):
+        tensors = leaves(x[world.rank], weights[world.rank], gate_up, down)
+        out = moe_feed_forward(tensors[0], *tensors[2:], ids[world.rank], tensors[1], ep=ep)
+        out.backward(grad[world.rank])
+        found.append([out, *(each.grad for each in tensors)])
+    return all(map(torch.equal, *found)) or "two runs differ"
+
+
+def pending(world):
+    """Results of functional collectives, which may still be on their way."""
+    import torch.distributed._functional_collectives as functional
+
+    sizes = (4,)
+    x, ids, weights, _ = tokens_of(world, sizes)
+    gate_up, down, *_ = (mine(world, each) for each in weights_of(world.device))
+    ep = ExpertParallel(world.group, EXPERTS)
+    arguments = x[world.rank], ids[world.rank], weights[world.rank]
+    wanted = moe_feed_forward(arguments[0], gate_up, down, *arguments[1:], ep=ep)
+    gather = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
+    late = [gather(each, 0, world.group) for each in arguments]
+    kinds = {type(each).__name__ for each in late}
+    if kinds != {"AsyncCollectiveTensor"}:
+        return f"nothing is pending: {kinds}"
+    got = moe_feed_forward(late[0], gate_up, down, *late[1:], ep=ep)
+    return close(torch.float32, result=(got[world.rank * 4 :][:4], wanted)) if type(got) is torch.Tensor else type(got)
+
+
+def unrouted(world):
+    """top_k_weights alone, or x alone, has a gradient; nothing has one."""
+    x, ids, weights, grad = tokens_of(world)
+    gate_up, down, *_ = (mine(world, each) for each in weights_of(world.device))
+    ep = ExpertParallel(world.group, EXPERTS)
+    results = []
+    for wanted in ((True, True), (True, False), (False, True), (False, False)):
+        tensors = [each[world.rank].clone().requires_grad_(need) for each, need in zip((x, weights), wanted)]
+        out = moe_feed_forward(tensors[0], gate_up, down, ids[world.rank], tensors[1], ep=ep)
+        if out.requires_grad != any(wanted):
+            return f"{wanted}: requires_grad is {out.requires_grad}"
+        if any(wanted):
+            out.backward(grad[world.rank])
+        results.append([each.grad for each in tensors])
+    both = results[0]
+    if not (torch.equal(results[1][0], both[0]) and torch.equal(results[2][1], both[1])):
+        return "gradients differ"
+    return (results[1][1], results[2][0]) == (None, None) or "a gradient that nobody asked for"
+
+
+def torchtitan_dispatcher(world):
+    """Rows in the order of experts, through their own products and back: values and gradients of the layer's."""
+    x, ids, weights, grad = (each[world.rank] for each in tokens_of(world))
+    matrices = torch.randn(EXPERTS, HIDDEN, HIDDEN, generator=torch.Generator().manual_seed(5)).to(world.device)
+    found = []
+    for spread in (False, True):
+        own, scores = leaves(x, weights)
+        if spread:
+            dispatcher = TokenDispatcher(EXPERTS)
+            dispatcher.wire_meshes(ep_mesh=world.mesh())
+            routed, counts, metadata = dispatcher.dispatch(own, scores, ids, None)
+            if sum(counts.tolist()) != routed.shape[0]:
+                return f"{routed.shape[0]} rows for {counts.tolist()}"
+            parts = [
+                rows @ matrix for rows, matrix in zip(routed.split(counts.tolist()), mine(world, matrices), strict=True)
+            ]
+            out = dispatcher.combine(torch.cat(parts), metadata, own)
+        else:
+            out = torch.einsum("td,tkdh,tk->th", own, matrices[ids], scores)
+        out.backward(grad)
+        found.append((out, own.grad, scores.grad))
+    return close(torch.float32, **dict(zip(("out", "x", "scores"), zip(*found[::-1]))))
+
+
+# ---- refused, in words
+
+
+def refused(world):
+    x, ids, weights, _ = (each[world.rank] for each in tokens_of(world, sizes=(4,)))
+    gate_up, down, *_ = weights_of(world.device)
+    ep = ExpertParallel(world.group, EXPERTS)
+    own = mine(world, gate_up), mine(world, down)
+    other = ep.plan(ids[:2])
+    flat = world.mesh(1, world.size, names=("dp", "ep"))
+    calls = {
+        "num_experts must be a multiple": lambda: ExpertParallel(world.group, EXPERTS + 1),
+        "num_experts must be an int": lambda: ExpertParallel(world.group, 8.0),
+        "mesh_or_group must be a 1-D mesh": lambda: ExpertParallel(flat, EXPERTS),
+        "mesh_or_group must be a DeviceMesh": lambda: ExpertParallel("ep", EXPERTS),
+        "max_tokens must be None": lambda: ExpertParallel(world.group, EXPERTS, max_tokens=4),
+        "max_tokens must be an int": lambda: ExpertParallel(world.group, EXPERTS, transport="symmetric"),
+        "transport must be one of": lambda: ExpertParallel(world.group, EXPERTS, transport="pigeons"),
+        "gate_up must have this rank's": lambda: moe_feed_forward(x, gate_up, down, ids, weights, ep=ep),
+        "top_k_weights must have the shape": lambda: moe_feed_forward(x, *own, ids, weights[:, :2], ep=ep),
+        "top_k_index must be torch.int32": lambda: moe_feed_forward(x, *own, weights, weights, ep=ep),
+        "x must be 2-D": lambda: ep.dispatch(x[0], ids, weights),
+        "x and top_k_weights must be of": lambda: ep.dispatch(x, None, weights, plan=other),
+        "plan must be a Plan": lambda: ep.dispatch(x, None, weights, plan=Routing.of(ids, EXPERTS)),
+        "y must have a row": lambda: ep.combine(x[:0], other) if other.local_index.shape[0] else ep.combine(x, other),
+        "ep must be of num_experts": lambda: Experts(EXPERTS + world.size, HIDDEN, INNER, ep=ep),
+    }
+    for text, call in calls.items():
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            if not str(error).startswith(text):
+                return f"{text}: {error}"
+        else:
+            return f"{text}: not refused"
+    try:
+        ep.plan(ids[:, : 2 + world.rank % 2])
+    except ValueError as error:
+        return "as many columns k on all ranks" in str(error) or str(error)
+    return "other numbers of choices are not refused"
+
+
+def dead_rank(world):
+    """A rank that does not make the call: the others end in the time-out of their group, with the context."""
+    group = dist.new_group(timeout=timedelta(seconds=1), backend=dist.get_backend())
+    ep = ExpertParallel(group, EXPERTS)
+    if world.rank == 1:
+        time.sleep(4)
+        return True
+    _, ids, *_ = tokens_of(world)
+    try:
+        ep.plan(ids[world.rank])
+    except RuntimeError as error:
+        text = str(error)
+        return ("could not exchange the counts of tokens" in text and "a rank without tokens" in text) or text
+    return "it did not end"
+
+
+# ---- the symmetric transport
+
+
+class SharedMemory(Symmetric):
+    """The transport on CPUs: memory is a file that all processes map, and the group has a barrier. The kernels run in
+    Triton's interpreter."""
+
+    folder = None
+
+    def _allocate(self, size, device):
+        if self.folder is None:
+            found = [tempfile.mkdtemp() if self.group.rank() == 0 else None]
+            dist.broadcast_object_list(found, group=self.group, group_src=0)
+            self.folder = Path(found[0])
+        files = [str(self.folder / f"{rank} {size}") for rank in range(self.group.size())]
+        self.maps = [torch.from_file(file, shared=True, size=size, dtype=torch.uint8) for file in files]
+        self.memory = self.maps[self.group.rank()]
+        self.memory.fill_(255)  # NaN
+        self.addresses = torch.tensor([each.data_ptr() for each in self.maps])
+        dist.barrier(self.group)
+
+    def _barrier(self):
+        dist.barrier(self.group)
+
+
+def symmetric_in_shared_memory(world):
+    """Values and gradients of a layer, with sentinels, a rank without tokens and more memory than tokens."""
+    if world.device.type != "cpu":
+        return True
+    way = SharedMemory(world.group, EXPERTS // world.size, 10)
+    return same_as_one(world, ids=lambda each: torch.where(each == 3, EXPERTS, each), transport=way)
+
+
+SYMMETRIC = dict(transport="symmetric", max_tokens=12)
+
+
+def symmetric(world):
+    """Every layer of the cases above."""
+    local = EXPERTS // world.size
+    for name, case in {
+        "unequal": {},
+        "bfloat16": dict(dtype=torch.bfloat16),
+        "one rank has all": dict(sizes=(0, 7)),
+        "all go to one rank": dict(ids=lambda each: each % local),
+        "no tokens": dict(sizes=(0,)),
+        "one expert thrice": dict(ids=lambda each: each[:, :1].expand(-1, TOP_K)),
+        "no experts": dict(ids=lambda each: torch.where(each % 2 == 0, each, EXPERTS)),
+        "full": dict(sizes=(12,)),
+    }.items():
+        if (found := same_as_one(world, parallel=SYMMETRIC, **case)) is not True:
+            return f"{name}: {found}"
+    return True
+
+
+def symmetric_graph(world):
+    """Nothing is read on the host, and one graph serves every routing and every number of tokens' worth of ids."""
+    gate_up, down, *_ = (mine(world, each) for each in weights_of(world.device, torch.bfloat16))
+    static = [each[world.rank].clone() for each in tokens_of(world, (12,), torch.bfloat16)[:3]]
+    ep, other = ExpertParallel(world.group, EXPERTS, **SYMMETRIC), ExpertParallel(world.group, EXPERTS)
+
+    def layer(ep, x, ids, weights):
+        return moe_feed_forward(x, gate_up, down, ids, weights, ep=ep, backend="triton")
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream), torch.no_grad():
+        for _ in range(3):
+            layer(ep, *static)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.no_grad():
+            layer(ep, *static)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
+        out = layer(ep, *static)
+    for seed in range(3):
+        new = [each[world.rank] for each in tokens_of(world, (12,), torch.bfloat16, seed=seed)[:3]]
+        new[1][seed + 1 :: 3] = EXPERTS
+        for old, each in zip(static, new):
+            old.copy_(each)
+        graph.replay()
+        if (found := close(torch.bfloat16, out=(out, layer(other, *new)))) is not True:
+            return f"seed {seed}: {found}"
+    return True
+
+
+def symmetric_checks(world):
+    ep = ExpertParallel(world.group, EXPERTS, **SYMMETRIC)
+    try:
+        ep.plan(torch.zeros(13, TOP_K, dtype=torch.int64, device=world.device))
+    except ValueError as error:
+        return "at most max_tokens = 12 rows, got 13" in str(error) or str(error)
+    return "more tokens than max_tokens are not refused"
+
+
+BOTH = {
+    function.__name__: function
+    for function in (
+        unequal, bfloat16, weights_on_input, one_rank_has_all_tokens, all_go_to_one_rank, no_rank_has_tokens,
+        one_expert_thrice, ids_that_are_no_expert, narrow_ids, each_token_once, one_sum_a_rank, deterministic, pending,
+        unrouted, torchtitan_dispatcher, symmetric_in_shared_memory, refused,
+    )
+}  # fmt: skip
+LAST = {"dead_rank": dead_rank}
+CASES = BOTH | LAST
+ON_GPUS = {each.__name__: each for each in (symmetric_checks, symmetric, symmetric_graph)}
+
+if __name__ == "__main__":
+    ranks.main(BOTH | (ON_GPUS if sys.argv[2] == "cuda" else {}) | LAST)

@@ -1,0 +1,305 @@
+"""Training with expert parallelism, for two and four processes; see ``ranks``."""
+
+from __future__ import annotations
+
+import tempfile
+
+import torch
+import torch._dynamo  # slow imports: here, before the processes fork
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard
+from torch.utils.checkpoint import checkpoint
+
+import ranks
+from course_kernels import moe_feed_forward
+from course_kernels.distributed import ExpertParallel
+from course_kernels.moe import Experts
+from expert_parallel_cases import EXPERTS, HIDDEN, INNER, TOP_K, close, leaves, mine, tokens_of, weights_of
+
+STEPS, TOKENS = 50, 12
+
+
+class Layer(nn.Module):
+    """A router and experts; ``plan_first`` routes outside of what is checkpointed."""
+
+    def __init__(self, plan_first=None):
+        super().__init__()
+        self.norm, self.router = nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, EXPERTS, bias=False)
+        self.experts = Experts(EXPERTS, HIDDEN, INNER)
+
+    def forward(self, x):
+        rows = self.norm(x)
+        weights, ids = self.router(rows).softmax(-1).topk(TOP_K)
+        return x + self.experts(rows, ids, weights)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(2))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def model_of(seed=0):
+    torch.manual_seed(seed)
+    return Model()
+
+
+def batches(world, count, per_rank=TOKENS):
+    """Tokens and targets (ranks, tokens, H) of each step."""
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(count):
+        yield torch.randn(2, world.size, per_rank, HIDDEN, generator=generator).to(world.device)
+
+
+def train_alone(world, steps=STEPS):
+    """One process's losses, of all ranks' tokens."""
+    model = model_of().to(world.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return [step(model, optimizer, *batch.flatten(1, 2)) for batch in batches(world, steps)], model
+
+
+def step(model, optimizer, x, target):
+    loss = (model(x) - target).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+def train_spread(world, model, optimizer, steps=STEPS):
+    """The mean of all ranks' losses, of each step."""
+    found = []
+    for x, target in batches(world, steps):
+        loss = torch.tensor(step(model, optimizer, x[world.rank], target[world.rank]), device=world.device)
+        dist.all_reduce(loss)
+        found.append(loss.item() / world.size)
+    return found
+
+
+def same_losses(losses, wanted):
+    if not wanted[-1] < 0.9 * wanted[0]:
+        return f"one process does not learn: {wanted[0]} to {wanted[-1]}"
+    worst = max(abs(one - other) / other for one, other in zip(losses, wanted))
+    return worst < 1e-3 or f"losses differ by {worst}: {losses}, wanted {wanted}"
+
+
+def fsdp_and_experts(world):
+    """FSDP2 over one dimension of a mesh and experts over the other; the dense part's FSDP over both."""
+    data = world.size // 2
+    mesh = world.mesh(data, 2, names=("dp", "ep"))
+    everyone = world.mesh(world.size, names=("all",))
+    ep, model = ExpertParallel(mesh["ep"], EXPERTS), model_of().to(world.device)
+    for layer in model.layers:
+        ep.shard(layer.experts)
+        fully_shard(layer.experts, mesh=mesh["dp"])
+        layer.experts.set_gradient_divide_factor(float(world.size))
+        layer.experts.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sums
+        fully_shard(layer, mesh=everyone)
+    fully_shard(model, mesh=everyone)
+    kinds = {type(p) for p in model.parameters()}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+    losses = train_spread(world, model, optimizer)
+    alone, whole = train_alone(world)
+    if kinds != {DTensor}:
+        return f"parameters are {kinds}"
+    local = model.layers[0].experts.down_proj.to_local().shape[0]
+    if local != EXPERTS // world.size:
+        return f"a rank stores {local} experts"
+    if (found := same_losses(losses, alone)) is not True:
+        return found
+    got = model.layers[1].experts.down_proj.full_tensor()
+    return close(torch.float32, weights=(got / 50, whole.layers[1].experts.down_proj.detach() / 50))
+
+
+def ddp_and_experts(world):
+    """DDP of the dense part; experts are local tensors, whose gradients are divided as DDP divides its own."""
+    ep, model = ExpertParallel(world.group, EXPERTS), model_of().to(world.device)
+    ignored = []
+
+    def average(parameter):
+        parameter.grad /= world.size
+
+    for i, layer in enumerate(model.layers):
+        experts = Experts(EXPERTS, HIDDEN, INNER, ep=ep, device=world.device)
+        for name, value in experts.named_parameters():
+            value.data.copy_(mine(world, getattr(layer.experts, name).data))
+            value.register_post_accumulate_grad_hook(average)
+            ignored.append(f"layers.{i}.experts.{name}")
+        layer.experts = experts
+    nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = train_spread(world, wrapped, optimizer)
+    return same_losses(losses, train_alone(world)[0])
+
+
+def checkpointed(world):
+    """A router with noise: its plan is made once, and the recomputation takes it and routes nothing."""
+    x, _, _, grad = tokens_of(world)
+    parameters = [mine(world, each) for each in weights_of(world.device)[:2]]
+    ep = ExpertParallel(world.group, EXPERTS)
+    routed, plan = [], ep.transport.plan
+    ep.transport = type("Counted", (), {name: getattr(ep.transport, name) for name in METHODS})()
+    ep.transport.plan = lambda ids: routed.append(ids) or plan(ids)
+    results = []
+    for again in (False, True):
+        own, scores, *weights = leaves(x[world.rank], torch.ones(x[world.rank].shape[0], EXPERTS), *parameters)
+        generator = torch.Generator().manual_seed(world.rank)
+        noisy = scores + torch.rand(scores.shape, generator=generator)
+        chosen, ids = noisy.topk(TOP_K)
+        handle = ep.plan(ids)
+
+        def layer(own, chosen, *weights, handle=handle):
+            return moe_feed_forward(own, *weights, None, chosen, ep=ep, routing=handle)
+
+        arguments = own, chosen, *weights
+        out = checkpoint(layer, *arguments, use_reentrant=False) if again else layer(*arguments)
+        out.backward(grad[world.rank])
+        results.append([out, own.grad, scores.grad, *(each.grad for each in weights)])
+    if len(routed) != 2:
+        return f"{len(routed)} plans were made for two passes"
+    return all(map(torch.equal, *results)) or "gradients differ"
+
+
+METHODS = ("scatter", "collect", "scatter_weights", "collect_weights")
+
+
+def another_group(world):
+    """Experts over the inner dimension of a mesh: each group of ranks equals one process that has its tokens."""
+    inner = world.mesh(world.size // 2, 2, names=("dp", "ep"))["ep"]
+    x, ids, weights, grad = tokens_of(world)
+    first = world.rank // 2 * 2
+    own = slice(first, first + 2)
+    parameters = weights_of(world.device)[:2]
+    whole = leaves(torch.cat(x[own]), *parameters)
+    wanted = moe_feed_forward(*whole, torch.cat(ids[own]), torch.cat(weights[own]))
+    wanted.backward(torch.cat(grad[own]))
+    half = EXPERTS // 2
+    at = slice(world.rank % 2 * half, world.rank % 2 * half + half)
+    tensors = leaves(x[world.rank], *(each[at] for each in parameters))
+    ep = ExpertParallel(inner.get_group(), EXPERTS)
+    out = moe_feed_forward(*tensors, ids[world.rank], weights[world.rank], ep=ep)
+    out.backward(grad[world.rank])
+    sizes = [each.shape[0] for each in x[own]]
+    return close(
+        torch.float32,
+        result=(out, wanted.split(sizes)[world.rank % 2]),
+        x=(tensors[0].grad, whole[0].grad.split(sizes)[world.rank % 2]),
+        gate_up=(tensors[1].grad, whole[1].grad[at]),
+        down=(tensors[2].grad, whole[2].grad[at]),
+    )
+
+
+def sharded_weights(world):
+    """DTensors stay sharded, and their gradients are: neither doubled nor partial sums."""
+    x, ids, weights, grad = tokens_of(world)
+    torch.manual_seed(0)
+    whole = Experts(EXPERTS, HIDDEN, INNER, bias=True).to(world.device)
+    wanted = whole(torch.cat(x), torch.cat(ids), torch.cat(weights))
+    wanted.backward(torch.cat(grad))
+    torch.manual_seed(world.rank)  # values come from the first rank
+    spread = Experts(EXPERTS, HIDDEN, INNER, bias=True).to(world.device)
+    if world.rank == 0:
+        spread.load_state_dict(whole.state_dict())
+    ep = ExpertParallel(world.group, EXPERTS)
+    ep.shard(spread)
+    out = spread(x[world.rank], ids[world.rank], weights[world.rank])
+    out.backward(grad[world.rank])
+    pairs = {"result": (out, wanted.split([each.shape[0] for each in x])[world.rank])}
+    for name, value in spread.named_parameters():
+        if value.grad.placements != (Shard(0),) or value.grad.to_local().shape[0] != ep.num_local_experts:
+            return f"the gradient of {name} is {value.grad.placements}"
+        pairs[name] = value.grad.full_tensor(), whole.get_parameter(name).grad
+    try:
+        moe_feed_forward(x[world.rank], spread.down_proj, spread.down_proj, ids[world.rank], weights[world.rank])
+    except TypeError as error:
+        if "must be a local tensor" not in str(error):
+            return str(error)
+    replicated = DTensor.from_local(spread.down_proj.to_local(), ep.mesh, run_check=False)
+    try:
+        ep.local(down=replicated)
+        return "a replicated weight is not refused"
+    except ValueError as error:
+        return close(torch.float32, **pairs) if str(error).startswith("down must be a DTensor") else str(error)
+
+
+def main_grads_and_autocast(world):
+    """Gradients of local weights into float32 accumulators; and autocast, which sends bfloat16."""
+    x, ids, weights, grad = tokens_of(world)
+    gate_up, down = leaves(*(mine(world, each) for each in weights_of(world.device)[:2]))
+    ep, rank = ExpertParallel(world.group, EXPERTS), world.rank
+    sums = [torch.ones_like(each) for each in (gate_up, down)]
+    wanted = moe_feed_forward(x[rank], gate_up, down, ids[rank], weights[rank], ep=ep)
+    wanted.backward(grad[rank])
+    expected = [1 + each.grad for each in (gate_up, down)]
+    gate_up.grad = down.grad = None
+    out = moe_feed_forward(x[rank], gate_up, down, ids[rank], weights[rank], ep=ep, main_grads=sums)
+    out.backward(grad[rank])
+    if gate_up.grad is not None:
+        return "the weight has a gradient besides"
+    with torch.autocast(world.device.type, torch.bfloat16):
+        narrow = moe_feed_forward(x[rank], gate_up, down, ids[rank], weights[rank], ep=ep)
+    if narrow.dtype != torch.bfloat16:
+        return f"autocast gives {narrow.dtype}"
+    found = close(torch.float32, gate_up=(sums[0], expected[0]), down=(sums[1], expected[1]), result=(out, wanted))
+    return found if found is not True else close(torch.bfloat16, autocast=(narrow, wanted))
+
+
+def compiled(world):
+    """A graph ends at the layer and another begins after it."""
+    x, ids, weights, _ = (each[world.rank] for each in tokens_of(world))
+    gate_up, down = (mine(world, each) for each in weights_of(world.device)[:2])
+    ep = ExpertParallel(world.group, EXPERTS)
+
+    def model(x):
+        return moe_feed_forward(x * 2, gate_up, down, ids, weights, ep=ep) + 1
+
+    got = torch.compile(model, backend="aot_eager")(x)
+    return close(torch.float32, result=(got, model(x)))
+
+
+def saved_and_loaded(world):
+    """torch.distributed.checkpoint: saved by two ranks, loaded by one, and by all."""
+    folder = [tempfile.mkdtemp() if world.rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0, device=world.device)
+    pairs = [dist.new_group([2 * i, 2 * i + 1]) for i in range(world.size // 2)]
+    torch.manual_seed(0)
+    experts = Experts(EXPERTS, HIDDEN, INNER).to(world.device)
+    wanted = {name: value.detach().clone() for name, value in experts.named_parameters()}
+    ExpertParallel(pairs[world.rank // 2], EXPERTS).shard(experts)
+    if world.rank < 2:
+        dcp.save(experts.state_dict(), checkpoint_id=folder[0], process_group=pairs[0])
+    dist.barrier()
+    spread = Experts(EXPERTS, HIDDEN, INNER).to(world.device)
+    ExpertParallel(world.group, EXPERTS).shard(spread)
+    dcp.load(state := spread.state_dict(), checkpoint_id=folder[0])
+    spread.load_state_dict(state)
+    alone = Experts(EXPERTS, HIDDEN, INNER).to(world.device)
+    dcp.load(state := alone.state_dict(), checkpoint_id=folder[0], no_dist=True)
+    alone.load_state_dict(state)
+    for name, value in wanted.items():
+        if not torch.equal(spread.get_parameter(name).full_tensor(), value):
+            return f"{name}, loaded by {world.size}, differs"
+        if not torch.equal(alone.get_parameter(name), value):
+            return f"{name}, loaded by one, differs"
+    return True
+
+
+CASES = {
+    function.__name__: function
+    for function in (
+        sharded_weights, main_grads_and_autocast, checkpointed, another_group, compiled, saved_and_loaded,
+        ddp_and_experts, fsdp_and_experts,
+    )
+}  # fmt: skip
+
+if __name__ == "__main__":
+    ranks.main(CASES)

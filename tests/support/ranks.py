@@ -1,0 +1,96 @@
+"""Cases that several processes run together, started once: ``python -m <module> <ranks> <device>`` of a module that
+calls ``main(CASES)``.
+
+A case takes a ``World`` and returns True or a description of the mistake. The last line is JSON: for each case true, or
+the first description.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import traceback
+from datetime import timedelta
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+
+class World(NamedTuple):
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def group(self):
+        return dist.group.WORLD
+
+    def mesh(self, *shape: int, names=None):
+        from torch.distributed.device_mesh import init_device_mesh
+
+        return init_device_mesh(self.device.type, shape or (self.size,), mesh_dim_names=names)
+
+
+def _work(rank, size, kind, port, cases, results):
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port))
+    device = torch.device("cpu")
+    if kind == "cuda":
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+    backend = "gloo" if kind == "cpu" else "nccl"
+    dist.init_process_group(backend, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+    world, found = World(rank, size, device), {}
+    for name, case in cases.items():
+        try:
+            found[name] = case(world)
+        except Exception:
+            found[name] = traceback.format_exc()
+            break  # the processes may wait for each other from here on
+    results.put((rank, found))
+    results.close()
+    results.join_thread()
+    os._exit(0)  # another process that has failed would keep this one waiting
+
+
+def main(cases) -> None:
+    """Run cases in the processes that the command line asks for."""
+    size, kind = int(sys.argv[1]), sys.argv[2]
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    # A fork has torch already; a GPU's context does not live through one.
+    context = multiprocessing.get_context("fork" if kind == "cpu" else "spawn")
+    results = context.Queue()
+    workers = [context.Process(target=_work, args=(r, size, kind, port, cases, results)) for r in range(size)]
+    for worker in workers:
+        worker.start()
+    try:
+        found = dict(results.get(timeout=400) for _ in workers)
+    finally:
+        for worker in workers:
+            worker.kill()
+    merged = {}
+    for name in cases:
+        wrong = [f"rank {rank}: {each[name]}" for rank, each in found.items() if each.get(name, True) is not True]
+        reached = all(name in each for each in found.values())
+        merged[name] = wrong[0] if wrong else reached or "not reached by every process"
+    print(json.dumps(merged))
+
+
+def found(module: str, size: int, device: str) -> dict:
+    """The result of each case of a module of ``tests/support``."""
+    done = subprocess.run(
+        [sys.executable, module, str(size), device],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
