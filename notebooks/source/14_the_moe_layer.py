@@ -24,7 +24,7 @@
 # You need: lessons [08](08_contiguous_offsets.ipynb) (packed groups) and [11](11_training.ipynb) (gradients).
 
 # %%
-import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 
 import copy
 import random
@@ -198,11 +198,12 @@ saved(before, parts)
 before, parts = parts, parts | {"activation": 0, "product 1": rows * (H + I) + w1}
 plans["activation in the epilogue"] = parts
 saved(before, parts)
+print(f"{before['activation'] / 1e9:.2f} GB by two kernels, {rows * I / 1e9:.2f} GB by the first product")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The first product stores I columns in place of 2I: 0.40 GB. The two kernels moved 2.01 GB.
+# The first product stores I columns in place of 2I. This is a sixth of what is saved.
 #
 # </details>
 #
@@ -250,7 +251,7 @@ figures.fusions(plans)
 # Nothing of it can be left out without merging the two products. That would need all of an expert's I columns in one
 # program, and its second weight as well: there is no room for them.
 #
-# (In training the first product also stores its sums before the activation, because backward needs them: 0.8 GB
+# (In training the first product also stores its sums before the activation, because backward needs them: 2I columns
 # more.)
 #
 # And the time? The products take as long as before, if their new loads and epilogues are hidden behind the
@@ -394,10 +395,10 @@ for dtype in (torch.bfloat16, torch.float32):
 #
 # </details>
 #
-# So the library pays for one more pass. `combine` has one program for each block of `y`. It adds a token's rows in
-# the order of its choices, in float32, and rounds once. In the plan above it moves 1.2 GB of 5.4. With atomics the
-# product writes as many rows as before, and each addition is a read and a write in the [L2](glossary.md#L2) cache.
-# Only the pass over them is saved.
+# So the library pays for one more pass. `combine` has one program for each block of `y`. It adds a token's rows in the
+# order of its choices, in float32, and rounds once. In the plan above it moves less than a quarter of what is left.
+# With atomics the product writes as many rows as before, and each addition is a read and a write in the
+# [L2](glossary.md#L2) cache. Only the pass over them is saved.
 #
 # ## Backward: what must be kept
 #
