@@ -24,7 +24,7 @@
 # You need: lessons [08](08_contiguous_offsets.ipynb) (packed groups) and [11](11_training.ipynb) (gradients).
 
 # %%
-import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 
 import copy
 import random
@@ -198,6 +198,7 @@ saved(parts, gathered_plan)
 activated_plan = gathered_plan | {"activation": 0, "product 1": rows * (H + I) + w1}
 plans["activation in the epilogue"] = activated_plan
 saved(gathered_plan, activated_plan)
+print(f"{gathered_plan['activation'] / 1e9:.2f} GB by two kernels, {rows * I / 1e9:.2f} GB by the first product")
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -111,6 +111,10 @@ def _why(case: Case, own, want: Tensor, bounds: list, lost: list[Event]) -> tupl
         product = _product(case, index)
         return bool(product.isfinite().any()) and torch.allclose(got, product, rtol=0, atol=0, equal_nan=True)
 
+    for dtype in (torch.float16, torch.bfloat16):
+        if any(torch.equal(got, rounded) for rounded in diagnosis.roundings(want, dtype)):
+            name = str(dtype).removeprefix("torch.")
+            return "gather", (tiles, f"these are the right products, rounded to {name}: out is float32")
     if own.missing.any():
         return "gather", (tiles, "is each of an expert's rows stored, to its last column?")
     if case.inputs["first"] == 0 or not lost:
@@ -167,8 +171,19 @@ def _others_rows(case: Case, ran: Ran, bounds: list) -> Iterator[tuple[str, Caus
         text = f"every element of out was stored {int(own.min())} times or more: one store is enough, after the loop"
         yield "bounds", text
         return
-    row = int((counts > 1).nonzero()[0])
+    row, never = int((counts > 1).nonzero()[0]), out.missing[:last].any(1)
+    if never.any():
+        what = (
+            f"row {int(never.nonzero()[0])} of out was never stored, and row {row} was stored {int(counts[row])} times"
+        )
+        yield "gather", f"{what}: tile i of an expert has its rows from start + i * BLOCK_M on"
+        return
     g = next(g for g, (start, end) in enumerate(bounds) if start <= row < end)
+    writer = _tile_of(case, int(out.writers[row].max()))[0]
+    if row < bounds[writer][0]:
+        what = f"row {row} of out is expert {g}'s, and a tile of expert {writer} stored it"
+        yield "gather", f"{what}: an expert's rows begin at `start`"
+        return
     yield "tail", f"row {row} of out is expert {g}'s, and was stored by a tile of another expert, too{text}"
 
 
@@ -194,15 +209,18 @@ def _touched(case: Case, ran: Ran, loads: list[Event], wrong: bool) -> Iterator[
         yield "bounds", outside
 
 
+def _tile_of(case: Case, program: int) -> tuple[int, int]:
+    """The expert of a program, and the number of its tile along the rows."""
+    tiles_n, positions = -(-case.inputs["w"].shape[1] // BLOCK_N), len(case.inputs["tokens"])
+    g, tile = divmod(program, -(-positions // BLOCK_M) * tiles_n)
+    return min(g, len(case.inputs["ends"]) - 1), tile // tiles_n
+
+
 def _has_whole_tile(case: Case, event: Event) -> bool:
     """Whether all rows of the program's tile are its expert's, so that none of them needs a mask."""
-    (groups, n, _), positions = case.inputs["w"].shape, len(case.inputs["tokens"])
-    tiles_n = -(-n // BLOCK_N)
-    g, tile = divmod(event.program[0], -(-positions // BLOCK_M) * tiles_n)
-    if g >= groups:
-        return False
+    g, tile = _tile_of(case, event.program[0])
     start, end = bounds_of(case.inputs["ends"])[g]
-    return start + (tile // tiles_n + 1) * BLOCK_M <= end
+    return start + (tile + 1) * BLOCK_M <= end
 
 
 def _past_the_columns(event: Event) -> bool:

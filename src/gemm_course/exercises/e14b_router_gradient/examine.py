@@ -196,6 +196,8 @@ def _why(case: Case, ran: Ran, got: Tensor, missing: Tensor, dots: Tensor, want:
     if got.isinf().any():
         return "float32", (tiles, "float16 ends at 65504, and products and sums pass it: convert to tl.float32 first")
     gate, up, grad = _operands(case)
+    if torch.allclose(got, (grad * torch.nn.functional.silu(gate) * up).sum(1), rtol=1e-5):
+        return "sums", (tiles, "this is SiLU's activation. Here it is max(gate, 0) · up")
     for dtype, name in ((torch.float16, "float16"), (torch.bfloat16, "bfloat16")):
         for rounded in diagnosis.roundings(gate.clamp(min=0) * up, dtype):
             if torch.equal(got, (grad * rounded).sum(1)):
@@ -244,6 +246,7 @@ def _likely_sums(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "gate and up are exchanged: max(…, 0) belongs to the first I columns of `pre`", (
         grad * gate * up.clamp(min=0)
     ).sum(1)  # fmt: skip
+    yield "up is limited, too: max(…, 0) is of the gate alone", (grad * gate.clamp(min=0) * up.clamp(min=0)).sum(1)
     yield "this is without up: the activation is max(gate, 0) · up", (grad * gate.clamp(min=0)).sum(1)
     yield "this is without the gate: the activation is max(gate, 0) · up", (grad * up).sum(1)
     yield "this has 1 for a positive gate: that is the activation's derivative, not the activation", (
