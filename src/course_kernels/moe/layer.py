@@ -4,8 +4,8 @@ Forward, for the rows of experts: ``pre`` = x's rows times gate and up; its acti
 each token's rows. The backward keeps x and ``pre`` alone, and gathers rows and computes the activation again.
 
 A product's kernel gathers its rows as it loads, and its epilogue activates (``is_fused``): on Hopper the one in CuTe
-DSL, elsewhere and for few rows the Triton kernel. What the kernel in CuTe DSL cannot do, such as a bias, has launches of
-its own around plain products there.
+DSL, elsewhere and for few rows the Triton kernel. What the kernel in CuTe DSL cannot do, such as a bias, has launches
+of its own around plain products there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from course_kernels.packed.checks import check_call
 from course_kernels.packed.group_sums import group_sums
 from course_kernels.packed.torch_ops import is_column_major
 
-# Rows of an average expert up to which a Hopper GPU takes the fused Triton kernel where the one in CuTe DSL cannot fuse.
+# Rows of an average expert up to which a Hopper GPU takes the fused Triton kernel where the CuTe kernel cannot fuse.
 FUSED_ROWS = 16
 
 
