@@ -21,22 +21,36 @@ def choose(problem: Problem, product: Product, out: Tensor):
         ValueError, ImportError: the named backend does not run here.
     """
     named, device = problem.options.backend, product.a.device
-    if named == "cute":
-        cute.check_available(device, "XQ" if problem.mode == "masked" else "mat_a")
     if named == "torch" or (named == "auto" and device.type == "cpu"):
         log_choice(problem, "torch", None, None, "as named" if named == "torch" else "operands are on a CPU")
         return torch_loop.Plan(problem)
-    if named == "cute" or (named == "auto" and cute.runs_on(device) and cute.installed()):
-        offer = cute.offer(problem, product, out)
-        if offer:
-            taken = named == "cute" or is_sooner(offer, product.a.element_size(), _layer_rows(problem, product))
-            faster = "expected to be faster than Triton" if taken else "not taken, Triton is expected to be faster"
-            log_choice(problem, "cute", offer.config, offer.us, "as named" if named == "cute" else faster)
-            if taken:
-                return offer.plan()
+    plan = offered(problem, product, out)
+    if plan is not None:
+        return plan
     from course_kernels.engine import launch  # imports Triton, which takes a second
 
     return launch.plan(problem, product, out)
+
+
+def offered(problem: Problem, product: Product, out: Tensor) -> cute.Plan | None:
+    """Make the plan of the kernel in CuTe DSL, if it computes the product and is the named backend, or "auto" expects
+    it to be faster than Triton's kernels; else None.
+
+    Raises:
+        ValueError, ImportError: the named backend does not run here.
+    """
+    named, device = problem.options.backend, product.a.device
+    if named == "cute":
+        cute.check_available(device, "XQ" if problem.mode == "masked" else "mat_a")
+    elif named != "auto" or not (cute.runs_on(device) and cute.installed()):
+        return None
+    offer = cute.offer(problem, product, out)
+    if offer is None:
+        return None
+    taken = named == "cute" or is_sooner(offer, product.a.element_size(), _layer_rows(problem, product))
+    faster = "expected to be faster than Triton" if taken else "not taken, Triton is expected to be faster"
+    log_choice(problem, "cute", offer.config, offer.us, "as named" if named == "cute" else faster)
+    return offer.plan() if taken else None
 
 
 def _layer_rows(problem: Problem, product: Product) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from course_kernels.engine.offers import choose
+from course_kernels.engine.offers import choose, offered
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Problem, Product
 from course_kernels.engine.signature import signature
@@ -138,6 +138,28 @@ def execute_checked(product: Product, options: Options, out: Tensor, problem: Ca
         _execute_unknown(problem(), product, options, out)
     else:
         known.run(product, out)
+
+
+def execute_offered(product: Product, options: Options, out: Tensor, problem: Callable[[], Problem]) -> bool:
+    """Do what ``execute_checked`` does if the CuTe kernel is what computes the product. Return whether: if not, nothing
+    was done. Plans remember either answer.
+
+    Raises:
+        ValueError, ImportError: as ``offers.offered``.
+    """
+    key = signature(product, options, out)
+    known = plans.get(key)
+    if known is None:
+        made = problem()
+        with torch.cuda.device(out.device) if out.is_cuda else contextlib.nullcontext():
+            plan = offered(made, product, out)
+        known = _Known(plan, out.device, made.mode, made.out_shape, made.out_dtype)
+        if key is not None:
+            plans.put(key, known)
+    if known.plan is None:
+        return False
+    known.run(product, out)
+    return True
 
 
 def _execute_unknown(problem: Problem, product: Product, options: Options, out: Tensor | None) -> Tensor:

@@ -34,12 +34,16 @@ class Ends(NamedTuple):
 
     Attributes:
         offs: int32 or int64 (G,), the exclusive end of each group.
-        index: int32 (rows,), contiguous: which row of A is the row of the product; None where they are A's rows in
-            their order. Of the entries from the last end on, nothing is read. In mode "m" alone.
+        index: int32 (rows,), contiguous: which row of A is the row of the product; in mode "k" (total,), which column
+            of A or row of B is the line along K. None where they are the operand's in their order. Of the entries from
+            the last end on, nothing is read.
+        operand: whose lines the index names, "a", or in mode "k" "a" or "b". Only the CuTe kernel has an index in mode
+            "k" (``plans.execute_offered``).
     """
 
     offs: Tensor
     index: Tensor | None = None
+    operand: str = "a"
 
     @property
     def load(self) -> FunctionName:
@@ -55,7 +59,7 @@ class Ends(NamedTuple):
         key = offs.shape, offs.dtype, offs.device, at & 15 if at else None
         if index is None:
             return key
-        return *key, index.dtype, index.device, index.data_ptr() & 15
+        return *key, index.dtype, index.device, index.data_ptr() & 15, self.operand
 
 
 class Counts(NamedTuple):
@@ -275,7 +279,7 @@ class Product(NamedTuple):
 
     @property
     def index(self) -> Tensor | None:
-        """The index by which rows of A are gathered; None without one."""
+        """The index by which lines of an operand are gathered; None without one."""
         return self.rows.index if type(self.rows) is Ends else None
 
     @property

@@ -34,6 +34,9 @@ def signature(product: Product, options: Options, out=None) -> tuple | None:
                     total = rows.index.shape[0]
             else:
                 mode, (fixed_a, total), (depth, fixed_b) = "k", shape_a, shape_b
+                if type(rows) is Ends and rows.index is not None:
+                    gathered = rows.index.shape[0]
+                    total, depth = (gathered, depth) if rows.operand == "a" else (total, gathered)
                 if depth != total:
                     return None
         elif len(shape_b) == 2:  # the total is the step between rows of a fresh result

@@ -5,7 +5,8 @@ each token's rows. The backward keeps x and ``pre`` alone, and gathers rows and 
 
 A product's kernel gathers its rows as it loads, and its epilogue activates (``is_fused``): on Hopper the one in CuTe
 DSL, elsewhere and for few rows the Triton kernel. What the kernel in CuTe DSL cannot do, such as a bias, has launches
-of its own around plain products there.
+of its own around plain products there. The weights' gradients are products along the rows: there the CuTe kernel alone
+gathers, and for others rows are gathered first.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.plans import execute, execute_checked
-from course_kernels.engine.product import Ends, Epilogue, Gated, GatedBackward, Problem, Product
+from course_kernels.engine.plans import execute, execute_checked, execute_offered
+from course_kernels.engine.product import ADD, STORE, Ends, Epilogue, Gated, GatedBackward, Problem, Product
 from course_kernels.engine.scaling import UNSCALED
 from course_kernels.moe import steps, torch_layer
 from course_kernels.moe.form import Form, Gradients, Operands
@@ -101,26 +102,34 @@ def backward(
     found: dict[str, Tensor | None] = {}
     of_output = None if form.on_input else weights
     first = needs_x or needs_gate_up or needs_bias or (needs_weights and form.on_input)
-    grad_rows = None
-    if needs_down or not is_fused(operands, form, count):
-        grad_rows = steps.gather(grad, routing)
+    fused, grad_rows = is_fused(operands, form, count), None
     if first or needs_down or needs_weights:
-        if is_fused(operands, form, count):
+        if fused:
             grad_pre, hidden, found["weights"] = _fused_gradient(grad, operands, pre, routing, form)
         else:
+            grad_rows = steps.gather(grad, routing)
             grad_hidden = _multiply(grad_rows, down, ends, form)
             grad_pre, hidden, found["weights"] = steps.activation_gradient(
                 grad_hidden, pre, routing, of_output, tokens, form.activation, form.interleaved
             )
             del grad_hidden
     if needs_down:
-        found["down"] = _weight_gradient(grad_rows.mT, hidden, down, ends, form, main_grads[1])
+        adds = main_grads[1] is not None
+        out = _gradient_like(down, main_grads[1], grad.dtype)
+        if not (fused and _gathered_gradient(grad.mT, hidden, "a", out, routing, form, adds)):
+            grad_rows = steps.gather(grad, routing) if grad_rows is None else grad_rows
+            _weight_gradient(grad_rows.mT, hidden, out, ends, form, adds)
+        found["down"] = None if adds else out
         del hidden
     del grad_rows
     if needs_gate_up:
-        rows = steps.gather(x, routing, weights if form.on_input else None)
-        found["gate_up"] = _weight_gradient(grad_pre.mT, rows, gate_up, ends, form, main_grads[0])
-        del rows
+        adds = main_grads[0] is not None
+        out = _gradient_like(gate_up, main_grads[0], grad.dtype)
+        if not (fused and _gathered_gradient(grad_pre.mT, x, "b", out, routing, form, adds)):
+            rows = steps.gather(x, routing, weights if form.on_input else None)
+            _weight_gradient(grad_pre.mT, rows, out, ends, form, adds)
+            del rows
+        found["gate_up"] = None if adds else out
     if needs_bias:
         sums = group_sums(grad_pre, ends, backend=form.backend)
         found["gate_up_bias"] = sums.to(operands.gate_up_bias.dtype)
@@ -147,21 +156,45 @@ def _multiply(
     return execute(Product.packed(a, b, ends, bias), form.options, out, check_call)
 
 
-def _weight_gradient(
-    left: Tensor, right: Tensor, weight: Tensor, ends: Tensor, form: Form, main_grad: Tensor | None
-) -> Tensor | None:  # fmt: skip
-    """The gradient (E, M, N) of a weight, stored like it; or None, if it is added to ``main_grad``."""
-    across = is_column_major(weight if main_grad is None else main_grad)
-    if across:
-        left, right = right.mT, left.mT
-    if main_grad is None:
-        result = execute(Product.packed(left, right, ends), form.options, None, check_call)
-        return result.mT if across else result
-    product = Product.packed(left, right, ends, accumulate=True)
-    options = form.options._replace(out_dtype=torch.float32)
-    execute(product, options, main_grad.mT if across else main_grad, check_call)
-    torch.autograd.graph.increment_version(main_grad)
-    return None
+def _gradient_like(weight: Tensor, main_grad: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Where a weight's gradient (E, M, N) goes: ``main_grad``, or memory of a dtype, stored like the weight."""
+    if main_grad is not None:
+        return main_grad
+    groups, rows, columns = weight.shape
+    if is_column_major(weight):
+        return torch.empty(groups, columns, rows, dtype=dtype, device=weight.device).mT
+    return torch.empty(groups, rows, columns, dtype=dtype, device=weight.device)
+
+
+def _weight_gradient(left: Tensor, right: Tensor, out: Tensor, ends: Tensor, form: Form, adds: bool) -> None:
+    """Write a weight's gradient to ``out`` (E, M, N), or add it to these float32 numbers."""
+    options = form.options._replace(out_dtype=torch.float32) if adds else form.options
+    written = out
+    if is_column_major(out):
+        left, right, written = right.mT, left.mT, out.mT
+    execute(Product.packed(left, right, ends, accumulate=adds), options, written, check_call)
+    if adds:
+        torch.autograd.graph.increment_version(out)
+
+
+def _gathered_gradient(
+    left: Tensor, right: Tensor, operand: str, out: Tensor, routing: Routing, form: Form, adds: bool
+) -> bool:
+    """``_weight_gradient`` whose operand "a", ``left``, or "b", ``right``, is of tokens: the CuTe kernel gathers their
+    rows. Return whether it takes the product; if not, nothing was done."""
+    written = out
+    if is_column_major(out):
+        left, right, written, operand = right.mT, left.mT, out.mT, "a" if operand == "b" else "b"
+    options, rows = form.options, Ends(routing.ends, routing.tokens, operand)
+
+    def problem() -> Problem:
+        extents = *written.shape, routing.tokens.shape[0]
+        return Problem("k", *extents, tuple(written.shape), out.dtype, "ieee", options, accumulate=adds)
+
+    taken = execute_offered(Product(left, right, rows, UNSCALED, ADD if adds else STORE), options, written, problem)
+    if taken and adds:
+        torch.autograd.graph.increment_version(out)
+    return taken
 
 
 def _fused_gradient(

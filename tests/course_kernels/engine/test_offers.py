@@ -9,7 +9,7 @@ from course_kernels import GemmConfig
 from course_kernels.engine import launch, offers, torch_loop
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.options import Options
-from course_kernels.engine.product import Product
+from course_kernels.engine.product import Ends, Problem, Product
 from course_kernels.packed.checks import problem_of
 
 
@@ -53,3 +53,31 @@ def test_the_triton_kernels_take_what_cute_does_not(hopper, options, why):
 def test_a_machine_without_the_kernel_says_so():
     with pytest.raises(ValueError, match=r"backend='cute' needs a GPU of compute capability 9\.0"):
         chosen(backend="cute")
+
+
+def along_k(backend="auto", operand="a", dtype=torch.bfloat16):
+    a, b = torch.zeros(5, 24, dtype=dtype).mT, torch.zeros(300, 40, dtype=dtype)
+    if operand == "b":
+        a, b = b.mT, a.mT
+    rows = Ends(torch.zeros(3, dtype=torch.int32), torch.zeros(300, dtype=torch.int32), operand)
+    options, out = Options(backend=backend), torch.zeros(3, a.shape[0], b.shape[1], dtype=dtype)
+    problem = Problem("k", 3, *out.shape[1:], 300, tuple(out.shape), dtype, "ieee", options)
+    return Product(a, b, rows), options, out, problem
+
+
+@pytest.mark.parametrize("operand", ["a", "b"])
+def test_what_cute_does_not_offer_is_none(hopper, monkeypatch, operand):
+    def offered(*asked, **options):
+        product, _, out, problem = along_k(*asked, **options)
+        return offers.offered(problem, product, out)
+
+    monkeypatch.setattr(cute, "check_available", lambda *asked: None)
+    assert offered("cute", operand) is cute
+    assert offered("cute", operand, torch.float32) is None
+    assert offered("triton", operand) is None
+    assert offered("torch", operand) is None
+    for sooner in (True, False):
+        monkeypatch.setattr(offers, "is_sooner", lambda *asked, sooner=sooner: sooner)
+        assert (offered("auto", operand) is cute) == sooner
+    monkeypatch.setattr(cute, "installed", lambda: False)
+    assert offered("auto", operand) is None

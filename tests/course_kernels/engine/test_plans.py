@@ -11,6 +11,7 @@ import torch
 from course_kernels import GemmConfig, grouped_mm, runtime
 from course_kernels.engine import plans as kept
 from course_kernels.engine.options import Options
+from course_kernels.engine.product import Ends, Problem, Product
 from course_kernels.engine.signature import signature
 from course_kernels.testing import reference
 from packed_operands import layer
@@ -100,3 +101,25 @@ def test_the_newest_plans_stay():
     assert [cache.get(key) for key in "abc"] == [None, "B", "C"]
     cache.clear()
     assert len(cache) == 0
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_an_offer_is_asked_for_once(monkeypatch, plans, taken):
+    asked, ran = [], []
+
+    class Plan:
+        def run(self, product, out):
+            ran.append(product)
+
+    def offered(problem, product, out):
+        asked.append(problem)
+        return Plan() if taken else None
+
+    monkeypatch.setattr(kept, "offered", offered)
+    a, b = torch.zeros(5, 24, device=DEVICE).mT, torch.zeros(300, 40, device=DEVICE)
+    offs, index = (torch.zeros(each, dtype=torch.int32, device=DEVICE) for each in (3, 300))
+    product, out = Product(a, b, Ends(offs, index)), torch.zeros(3, 24, 40, device=DEVICE)
+    problem = Problem("k", 3, 24, 40, 300, (3, 24, 40), out.dtype, "ieee", Options())
+    for calls in (1, 2):
+        assert kept.execute_offered(product, Options(), out, lambda: problem) is taken
+        assert (len(asked), len(ran), len(plans)) == (1, calls * taken, 1)

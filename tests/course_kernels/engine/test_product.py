@@ -60,6 +60,8 @@ def test_ranks_and_rows_tell_the_mode(a, b, rows, mode):
 
 def test_each_part_has_a_key_of_its_own():
     keys = [part.key() for part in (Ends(OFFS), Ends(OFFS.int()), Counts(OFFS), Counts(OFFS, 64), EACH)]
+    index = torch.zeros(6, dtype=torch.int32)
+    keys += [part.key() for part in (Ends(OFFS, index), Ends(OFFS, index, "b"))]
     keys += [part.key() for part in (STORE, ADD, Store(BIAS), Store(None, True), Store(BIAS.half()))]
     assert len(set(keys)) == len(keys)
     assert Ends(torch.zeros(4)[::2]).key() is None

@@ -34,6 +34,24 @@ def test_totals_at_which_a_backend_may_choose_otherwise_have_keys_of_their_own(t
     assert len({problem_of(layer(total).product(), Options()).rows_per_group for total in totals}) == 2
 
 
+def test_the_total_along_k_is_that_of_the_index():
+    """A gathered operand may have any number of lines; the other one has as many as the index."""
+    offs = torch.zeros(3, dtype=torch.int32, device=DEVICE)
+
+    def of(lines, total, operand, indexed=None):
+        index = torch.zeros(total if indexed is None else indexed, dtype=torch.int32, device=DEVICE)
+        few, all_ = torch.zeros(lines, 24, device=DEVICE), torch.zeros(total, 24, device=DEVICE)
+        a, b = (few, all_) if operand == "a" else (all_, few)
+        return signature(Product(a.mT, b, Ends(offs, index, operand)), Options())
+
+    keys = [of(lines, total, "a") for lines, total in ((5, 290), (7, 296))]
+    assert keys[0] is not None
+    assert keys[0] == keys[1] != of(5, 3000, "a")
+    assert of(5, 290, "b") not in (None, keys[0])
+    assert of(290, 290, "a", indexed=280) is None, "left to the checks"
+    assert of(290, 290, "b", indexed=280) is None
+
+
 def test_everything_else_is_in_the_key():
     made = layer(300)
     others = [

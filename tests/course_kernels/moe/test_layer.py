@@ -10,7 +10,7 @@ import torch
 from course_kernels import runtime
 from course_kernels.moe import ACTIVATIONS, layer
 from course_kernels.testing import poisoned
-from moe_layers import check, make
+from moe_layers import assert_near, check, make, oracle
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
@@ -128,3 +128,47 @@ def test_which_way_is_taken(monkeypatch):
     for weights_on in ("output", "input"):
         make(2, weights_on=weights_on, backend="triton")()
     assert taken == [True, False]
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+def test_gradients_of_weights_whose_kernel_gathers_rows_of_tokens(monkeypatch, columns, adds):
+    """Of each product one operand is of tokens: of the second weight's the left one, of the first one's the right one;
+    the other way round where columns of weights are contiguous. No rows are gathered before."""
+    taken = []
+
+    def execute_offered(product, options, out, problem):
+        (a, b), rows, start = product[:2], product.rows, 0
+        asked = problem()
+        assert (asked.mode, asked.K, asked.out_shape, asked.accumulate) == ("k", len(rows.index), out.shape, adds)
+        index = rows.index[: rows.offs[-1]].long()
+        a, b = (a[:, index], b) if rows.operand == "a" else (a, b[index])
+        for g, end in enumerate(rows.offs.tolist()):
+            out[g] = a[:, start:end] @ b[start:end] + (out[g] if product.epilogue.accumulates else 0)
+            start = end
+        taken.append(rows.operand)
+        return True
+
+    monkeypatch.setattr(layer, "execute_offered", execute_offered)
+    monkeypatch.setattr(layer.steps, "gather", None)
+    made = make(backend="triton")
+    for name in ("gate_up", "down") if columns else ():
+        made.tensors[name] = made.tensors[name].mT.contiguous().mT
+    if not adds:
+        check(made)
+    else:
+        exact, mine = made.exact(), made.leaves()
+        grads = [torch.full_like(made.tensors[name], 2.0) for name in ("gate_up", "down")]
+        before = [each._version for each in grads]
+        mine(main_grads=grads).sum().backward()
+        oracle(exact).sum().backward()
+        for name, grad, version in zip(("gate_up", "down"), grads, before):
+            assert_near(grad - 2, exact.tensors[name].grad, torch.float32, name)
+            assert grad._version > version
+    assert taken == (["b", "a"] if columns else ["a", "b"])
+
+
+@pytest.mark.usefixtures("poison")
+def test_rows_are_gathered_before_for_weights_on_the_input(monkeypatch):
+    monkeypatch.setattr(layer, "execute_offered", None)
+    check(make(weights_on="input", backend="triton"))

@@ -125,11 +125,12 @@ def match_form(product: Product, out: Tensor) -> Form | None:
 
     The kernel takes modes "m" and "k", 8-bit operands with scales where the depth of both is contiguous, and 16-bit
     operands; scales of rows and columns, or of blocks as in ``BLOCKS`` and ``LINES``; no bias, no kept tail. With
-    16-bit operands in mode "m" it gathers rows of A, and has the epilogues with an activation, for 16-bit results. It
-    adds to float32 results alone: with other dtypes the hardware would round twice. Extents of contiguous dimensions
-    are multiples of 8, except the extent that groups divide; addresses and other strides are multiples of 16 bytes,
-    except for scales of blocks. In mode "k" groups of 8-bit operands must be whole blocks: this is known if blocks do
-    not restart at groups. Counted groups are at equal distances.
+    16-bit operands it gathers rows of A in mode "m", and lines of one operand in mode "k"; in mode "m" it has the
+    epilogues with an activation, for 16-bit results. It adds to float32 results alone: with other dtypes the hardware
+    would round twice. Extents of contiguous dimensions are multiples of 8, except the extent that groups divide;
+    addresses and other strides are multiples of 16 bytes, except for scales of blocks. In mode "k" groups of 8-bit
+    operands must be whole blocks: this is known if blocks do not restart at groups. Counted groups are at equal
+    distances.
     """
     views = Views.of(product, out)
     form = views and _form_of(product, views)
@@ -163,7 +164,8 @@ def _form_of(product: Product, views: Views) -> Form | None:
         return None
     if not (offs.numel() and a.numel() and b.numel() and c.numel()):
         return None
-    total = c.shape[0] if along == "m" else b.shape[0]
+    index = product.index
+    total = c.shape[0] if along == "m" else b.shape[0] if index is None else index.shape[0]
     if total > WINDOW_ROWS or c.shape[-1] % 8 or not _has_descriptor(c, c.dim() - 1):
         return None
     if along == "m" and a.shape[1] % 8:
@@ -177,7 +179,7 @@ def _form_of(product: Product, views: Views) -> Form | None:
         scaling=scales,
         epilogue=_epilogue_of(product),
         index_bytes=offs.element_size(),
-        load="tma" if layer is None or layer[0] is None else "gather",
+        load="tma" if index is None else "gather" if product.rows.operand == "a" else "gather_b",
         activation=epilogue.activation if activates else None,
     )
 
@@ -196,7 +198,8 @@ def _is_of_a_layer(product: Product, views: Views) -> bool:
     described = [each for each in (pre, activated) if each is not None]
     return (
         views.a.element_size() == 2
-        and product.b.dim() == 3
+        and (product.b.dim() == 3 or type(product.epilogue) not in (Gated, GatedBackward))
+        and (product.b.dim() == 2 or product.rows.operand == "a")
         and (c.element_size() == 2 or type(product.epilogue) not in (Gated, GatedBackward))
         and all(each.dtype == c.dtype and _has_descriptor(each, each.dim() - 1) for each in described)
         and all(each is None or each.is_contiguous() for each in (index, weights))

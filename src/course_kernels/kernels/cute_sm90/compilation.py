@@ -62,9 +62,11 @@ def compile_for(
 
     if form.along == "k":
         across = int(form.b_major == "k")  # depth is contiguous, not lines
-        tensors = fake(element, (M, total), across), fake(element, (total, N), 1 - across), fake(out, (groups, M, N), 2)
+        lines = {form.gathered: cute.sym_int()}  # a gathered operand's own
+        a_shape, b_shape = (M, lines.get("a", total)), (lines.get("b", total), N)
+        tensors = fake(element, a_shape, across), fake(element, b_shape, 1 - across), fake(out, (groups, M, N), 2)
     else:
-        rows = cute.sym_int() if form.load == "gather" else total
+        rows = cute.sym_int() if form.gathered else total
         b_shape = (groups, K, 2, N) if form.halves == 2 else (groups, K, N)
         tensors = (
             fake(element, (rows, K), 1),
@@ -106,7 +108,7 @@ def _layer(form: Form, total, columns, fake_result) -> Layer:
     """The tensors of a layer's product; ``fake_result`` makes one of the result's dtype."""
     vector = dict(stride=(1,), assumed_align=4)
     found = Layer()
-    if form.load == "gather":
+    if form.gathered:
         found = found._replace(index=cute.runtime.make_fake_tensor(Int32, (total,), **vector))
     if form.stores > 1:
         found = found._replace(pre=fake_result(total, form.pre_halves, columns))

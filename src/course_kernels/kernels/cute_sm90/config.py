@@ -15,6 +15,8 @@ SHARED_BYTES = 227 * 1024 - 1024
 BARRIERS_BYTES = 32
 # Elements along K, and columns of B, that share a factor where scales are those of blocks.
 SCALE_BLOCK = 128
+# Lines of a block that come by an index where groups are along K: a line a lane of two warps.
+GATHERED_DEPTH = 64
 
 COOPERATIVE = "cooperative"
 PINGPONG = "pingpong"
@@ -206,6 +208,8 @@ class CuteConfig:
         needed = self.shared_bytes(form)
         if needed > SHARED_BYTES:
             return f"{self.stages} stages need {needed} bytes of shared memory, and there are {SHARED_BYTES}"
+        if form.along == "k" and form.gathered and self.tile_k != GATHERED_DEPTH:
+            return f"tile_k is {GATHERED_DEPTH} where lines along K are gathered, got {self.tile_k}"
         if form.along == "k" and self.tail_tile_n:
             return f"tail_tile_n is 0 where along is 'k', got {self.tail_tile_n}"
         if form.along == "k" and self.split_last_wave:

@@ -9,6 +9,8 @@ from course_kernels.kernels.codes import Activation
 LOAD, GATHER, SCALES, ZEROS, IDLE = "load", "gather", "scales", "zeros", "idle"
 # Epilogues with an activation.
 GATED, GATED_PRE, GATED_BACKWARD = "gated", "gated_pre", "gated_backward"
+# Loads where an index says which lines of an operand the product has: the operand of each.
+GATHERED = {"gather": "a", "gather_b": "b"}
 
 
 class Form(NamedTuple):
@@ -28,7 +30,8 @@ class Form(NamedTuple):
             activation's argument, from the sums, which are that of its result.
         index_bytes: of an end or a count, 4 or 8.
         whole_rounds: the number of blocks along K is a multiple of the stages; only with ``CuteConfig.in_rounds``.
-        load: "tma"; or "gather": an index says which row of A each row of the product has; along "m" only.
+        load: "tma"; or "gather": an index says which row of A each row of the product has, along "k" which column of A
+            each line along K; or "gather_b", along "k" only: which row of B.
         activation: of the epilogue, None where it has none.
     """
 
@@ -56,7 +59,12 @@ class Form(NamedTuple):
     @property
     def has_others(self) -> bool:
         """Whether the product has tensors that only a layer's products have: an index, an activation's argument."""
-        return self.load == "gather" or self.stores > 1
+        return self.gathered is not None or self.stores > 1
+
+    @property
+    def gathered(self) -> str | None:
+        """The operand whose lines come by an index, "a" or "b"; None without one."""
+        return GATHERED.get(self.load)
 
     @property
     def pre_halves(self) -> int:
@@ -77,7 +85,7 @@ class Form(NamedTuple):
     def loading_warps(self) -> tuple[str, ...]:
         """The role of each warp of the loading warp group. Warps of one role are neighbours."""
         others = ZEROS if self.writes_zeros else IDLE
-        if self.load == "gather":
+        if self.gathered:
             return LOAD, GATHER, GATHER, others
         return LOAD, SCALES if self.stages_scales else others, others, others
 
@@ -104,12 +112,16 @@ class Form(NamedTuple):
         activates = self.epilogue not in ("store", "add")
         if activates != (self.activation is not None):
             raise ValueError(f"activation goes with the epilogues that have one, got {self.activation!r}")
-        for name, special in (("epilogue", activates), ("load", self.load == "gather")):
-            plain = self.along == "m" and not eight_bits and self.rows == "ends" and self.scaling == "none"
+        if activates and self.along == "k":
+            raise ValueError(f"epilogue must be 'store' or 'add' where along is 'k', got {self.epilogue!r}")
+        if self.load == "gather_b" and self.along == "m":
+            raise ValueError("load must be 'tma' or 'gather' where along is 'm', got 'gather_b'")
+        for name, special in (("epilogue", activates), ("load", self.gathered)):
+            plain = not eight_bits and self.rows == "ends" and self.scaling == "none"
             if special and not plain:
                 raise ValueError(
-                    f"{name} must be {_VALUES[name][0]!r} unless along is 'm', rows are 'ends', operands have 16 bits "
-                    f"and no scales, got {getattr(self, name)!r}"
+                    f"{name} must be {_VALUES[name][0]!r} unless rows are 'ends', operands have 16 bits and no scales, "
+                    f"got {getattr(self, name)!r}"
                 )
         if self.scaling == "blocks" and not eight_bits:
             raise ValueError("scaling must not be 'blocks' where operands have 16 bits")
@@ -123,5 +135,5 @@ _VALUES = {
     "scaling": ("none", "lines", "groups", "blocks"),
     "epilogue": ("store", "add", GATED, GATED_PRE, GATED_BACKWARD),
     "index_bytes": (4, 8),
-    "load": ("tma", "gather"),
+    "load": ("tma", *GATHERED),
 }

@@ -128,6 +128,8 @@ class HopperGroupedGemm:
         total, M, K = cute.size(c, mode=[0]), cute.size(c, mode=[0]), cute.size(a, mode=[1])
         if cutlass.const_expr(form.along == "k"):
             total, M, a_lines = K, cute.size(c, mode=[1]), a
+            if cutlass.const_expr(form.gathered is not None):
+                total = K = cute.size(layer.index)
             b_lines = cute.make_tensor(b.iterator, cute.select(b.layout, [1, 0]))
             if cutlass.const_expr(self.a_across):
                 a_lines, b_lines = make_ragged(a_lines, 1), make_ragged(b_lines, 1)
@@ -138,7 +140,7 @@ class HopperGroupedGemm:
         pitch = config.stage_lines * config.tile_k
         operands = a_lines, b_lines, self.a_across, self.b_across
         shapes = tuple(
-            make_ops(each, pitch, *operands, each.product_cols(form), form.load == "gather", form.halves)
+            make_ops(each, pitch, *operands, each.product_cols(form), form.gathered, form.halves)
             for each in config.shapes
         )
         c_layout, c_atom, c_coords = self.epilogue.describe(c)
@@ -161,8 +163,10 @@ class HopperGroupedGemm:
 
         self.shared = Shared
         rows = None
-        if cutlass.const_expr(form.load == "gather"):
-            rows = a, layer.index
+        if cutlass.const_expr(form.gathered is not None):
+            rows = b if cutlass.const_expr(form.gathered == "b") else a, layer.index
+            if cutlass.const_expr(form.along == "k" and form.gathered == "a"):
+                rows = cute.make_tensor(a.iterator, cute.select(a.layout, [1, 0])), layer.index
         self.kernel(shapes, c_atom, c_coords, c, problem, scales, counter, c_layout, others, rows).launch(
             grid=(config.cluster, 1, clusters),
             block=(3 * WARP_GROUP, 1, 1),
@@ -192,9 +196,9 @@ class HopperGroupedGemm:
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
         if warp == 0:
             # Those of most tiles; others fetch theirs with their first loads.
-            a, b = shapes[0].a, shapes[0].b
-            atoms = (b.atom, b.half_atom) if a is None else (a.atom, b.atom, a.half_atom, b.half_atom)
-            for atom in atoms[: len(atoms) // 2 * config.cluster]:
+            loads = tuple(each for each in (shapes[0].a, shapes[0].b) if each is not None)
+            atoms = *(each.atom for each in loads), *(each.half_atom for each in loads)
+            for atom in atoms[: len(loads) * config.cluster]:
                 cpasync.prefetch_descriptor(atom)
             cpasync.prefetch_descriptor(c_atom)
 
@@ -342,8 +346,8 @@ class HopperGroupedGemm:
 
 
 class HopperLayerGemm(HopperGroupedGemm):
-    """A product of a layer of experts that has other tensors: the form gathers rows of A, or stores or reads an
-    activation's argument."""
+    """A product of a layer of experts that has other tensors: the form gathers lines of an operand, or stores or reads
+    an activation's argument."""
 
     @cute.jit
     def __call__(
@@ -360,5 +364,5 @@ class HopperLayerGemm(HopperGroupedGemm):
         layer: Layer,
     ):
         """As for any product; ``layer`` has all that the form asks for. C is (total_m, 1 or 2, columns) for
-        "gated_backward", and A has any number of rows if they are gathered."""
+        "gated_backward". An operand whose lines are gathered has any number of them."""
         self.launch(a, b, c, offs, clusters, stream, scale_a, scale_b, counter, layer)

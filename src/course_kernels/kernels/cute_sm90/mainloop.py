@@ -24,12 +24,12 @@ def make_mma(
 
 
 class ShapeOps(NamedTuple):
-    """The operations for tiles of one shape: the multiplication, the loads of blocks of A, if they come through TMA,
-    and of B, and the blocks' layouts in stages."""
+    """The operations for tiles of one shape: the multiplication, the loads of blocks of A and of B, of each None where
+    it does not come through TMA, and the blocks' layouts in stages."""
 
     mma: cute.TiledMma
     a: Load | None
-    b: Load
+    b: Load | None
     a_layout: cute.ComposedLayout
     b_layout: cute.ComposedLayout
 
@@ -42,18 +42,18 @@ def make_ops(
     a_across: bool,
     b_across: bool,
     product_cols: int,
-    gathered: bool = False,
+    gathered: str | None = None,
     halves: int = 1,
 ) -> ShapeOps:
     """Make the operations for one shape of ``CuteConfig.shapes``. A stage begins ``pitch`` elements after the one
-    before it, and has a block of A and one of B. ``gathered``: A is loaded without TMA; ``halves`` as in
-    ``make_load``, of B."""
+    before it, and has a block of A and one of B. ``gathered``: the operand that is loaded without TMA, "a" or "b";
+    ``halves`` as in ``make_load``, of B."""
     a_layout = shared_layout(a.element_type, shape.tile_m, shape.tile_k, shape.stages, a_across, pitch)
     b_layout = shared_layout(b.element_type, shape.tile_n, shape.tile_k, shape.stages, b_across, pitch)
     return ShapeOps(
         make_mma(a.element_type, product_cols, shape.sharing_groups, a_across, b_across),
-        None if gathered else make_load(a, a_layout, shape.tile_m, shape.tile_k, shape.cluster),
-        make_load(b, b_layout, shape.tile_n, shape.tile_k, shape.cluster, halves),
+        None if gathered == "a" else make_load(a, a_layout, shape.tile_m, shape.tile_k, shape.cluster),
+        None if gathered == "b" else make_load(b, b_layout, shape.tile_n, shape.tile_k, shape.cluster, halves),
         a_layout,
         b_layout,
     )

@@ -9,7 +9,8 @@ class Layer(NamedTuple):
     """Tensors of a layer's product; each is None where the form has no use for it.
 
     Attributes:
-        index: (rows of C,) int32: the row of A that each row of the product has; with ``Form.load`` "gather".
+        index: int32, with ``Form.gathered``: (rows of C,), the row of A that each row of the product has; along "k"
+            (total_k,), the column of A or the row of B that each line along K has.
         pre: (rows of C, 1 or 2, columns): an activation's argument, with a gate before up, of C's dtype: written by
             epilogue "gated_pre", read by "gated_backward".
         weights: (rows of C,) float32, factors of the rows of an activation, for "gated_backward", like those below.

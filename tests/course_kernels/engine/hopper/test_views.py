@@ -7,7 +7,7 @@ import torch
 
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.hopper.views import Views
-from course_kernels.engine.product import EACH, Counts, Ends, Gated, GatedBackward, Product, Store
+from course_kernels.engine.product import ADD, EACH, STORE, Counts, Ends, Gated, GatedBackward, Product, Store
 from course_kernels.kernels.codes import Activation, Function
 
 SWIGLU, RELU2 = Activation(Function.SILU), Activation(Function.RELU2, gated=False)
@@ -128,3 +128,38 @@ def test_gathered_rows_have_a_form_of_their_own():
 )
 def test_what_the_kernel_does_not_take(epilogue, b, index, out):
     assert cute.match_form(product(epilogue, b, index), out) is None
+
+
+LEFT, RIGHT, LINES = made(7, 24).mT, made(16, 40), dict(dtype=torch.float32)
+
+
+def along_k(left=LEFT, right=RIGHT, operand="a", epilogue=STORE, index=INDEX):
+    return Product(left, right, Ends(OFFS, index, operand), epilogue=epilogue)
+
+
+def test_lines_along_k_are_gathered_of_either_operand():
+    out = made(2, 24, 40)
+    form = cute.match_form(along_k(), out)
+    assert (form.along, form.b_major, form.load, form.epilogue) == ("k", "n", "gather", "store")
+    swapped = along_k(RIGHT.mT, LEFT.mT, "b", ADD)
+    assert Views.of(swapped, out).layer == (INDEX, None, None, None, None)
+    form = cute.match_form(swapped, made(2, 40, 24, **LINES))
+    assert (form.along, form.load, form.epilogue) == ("k", "gather_b", "add")
+    form.check()
+
+
+@pytest.mark.parametrize(
+    ("product", "out"),
+    [
+        (along_k(made(7, 20).mT), made(2, 20, 40)),
+        (along_k(made(24, 7)), made(2, 24, 40)),
+        (along_k(index=made(32, dtype=torch.int32)[::2]), made(2, 24, 40)),
+        (along_k(made(7, 24, **LINES).mT, made(16, 40, **LINES)), made(2, 24, 40, **LINES)),
+        (along_k(made(1, 24).expand(7, 24).mT), made(2, 24, 40)),
+        (along_k(epilogue=ADD), made(2, 24, 40)),
+        (Product(A, B, Ends(OFFS, INDEX, "b")), made(16, 48)),
+    ],
+    ids=["columns", "lines contiguous", "index", "float32", "one line", "16 bits added to", "experts"],
+)
+def test_lines_along_k_that_the_kernel_does_not_gather(product, out):
+    assert cute.match_form(product, out) is None

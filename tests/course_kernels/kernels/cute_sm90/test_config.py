@@ -100,6 +100,17 @@ def test_configurations_to_choose_from(form):
     assert not [config.why_not(form) for config in found if config.why_not(form)]
 
 
+@pytest.mark.parametrize("load", ["gather", "gather_b"])
+def test_configurations_that_gather_lines_along_k(load):
+    form = ALONG_K._replace(load=load)
+    assert configs_for(form) == CONFIGS_ALONG_K
+    assert {config.why_not(form) for config in CONFIGS_ALONG_K} == {None}
+    deep = CuteConfig(128, 128, 128, 2, 3, PINGPONG)
+    assert deep.why_not(ALONG_K) is None
+    assert deep.why_not(form) == "tile_k is 64 where lines along K are gathered, got 128"
+    assert deep.why_not(PLAIN._replace(load="gather")) is None
+
+
 def test_configurations_to_choose_from_for_8_bits():
     of_lines, of_blocks = (Form("k", "k", 1, scaling=scaling) for scaling in ("lines", "blocks"))
     assert configs_for(EIGHT) == CONFIGS_8_BIT

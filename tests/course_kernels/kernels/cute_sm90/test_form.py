@@ -21,7 +21,7 @@ SWIGLU, RELU2 = Activation(Function.SILU), Activation(Function.RELU2, gated=Fals
         (Form(rows="index"), "rows must be 'ends' or 'counts', got 'index'"),
         (Form(scaling="row"), "scaling must be 'none' or 'lines' or 'groups' or 'blocks', got 'row'"),
         (Form(epilogue="bias"), "epilogue must be 'store' or 'add' or 'gated' or 'gated_pre' or 'gated_backward', got"),
-        (Form(load="ldmatrix"), "load must be 'tma' or 'gather', got 'ldmatrix'"),
+        (Form(load="ldmatrix"), "load must be 'tma' or 'gather' or 'gather_b', got 'ldmatrix'"),
         (Form(index_bytes=2), "index_bytes must be 4 or 8, got 2"),
         (Form("k", "k"), "b_major must be 'n' where along is 'k' and operands have 16 bits, got 'k'"),
         (Form("m", "n", 1), "b_major must be 'k' where operands have 8 bits, got 'n'"),
@@ -31,9 +31,11 @@ SWIGLU, RELU2 = Activation(Function.SILU), Activation(Function.RELU2, gated=Fals
         (Form(epilogue="add"), "epilogue must not be 'add' where along is 'm'"),
         (Form(epilogue="gated"), "activation goes with the epilogues that have one, got None"),
         (Form(activation=SWIGLU), "activation goes with the epilogues that have one, got Activation"),
-        (Form("k", "n", epilogue="gated", activation=SWIGLU), "epilogue must be 'store' unless along is 'm', rows are"),
+        (Form("k", "n", epilogue="gated", activation=SWIGLU), "epilogue must be 'store' or 'add' where along is 'k'"),
+        (Form(load="gather_b"), "load must be 'tma' or 'gather' where along is 'm', got 'gather_b'"),
+        (Form("k", "k", 1, load="gather_b"), "load must be 'tma' unless rows are 'ends', operands have 16 bits"),
         (Form("m", "k", 1, epilogue="gated", activation=SWIGLU), "operands have 16 bits and no scales, got 'gated'"),
-        (Form(rows="counts", load="gather"), "load must be 'tma' unless along is 'm', rows are 'ends', operands have"),
+        (Form(rows="counts", load="gather"), "load must be 'tma' unless rows are 'ends', operands have"),
         (Form(scaling="lines", load="gather"), "16 bits and no scales, got 'gather'"),
     ],
 )
@@ -57,7 +59,8 @@ def test_every_other_combination_has_a_kernel():
     sixteen_m = 2 * 2 * 3  # majors of B, rows, scalings
     eight_m, sixteen_k, eight_k = 2 * 4, 2, 4 * 2
     activated, gathered = 2 * 3, 2 * (1 + 3)  # majors of B, epilogues
-    assert len(set(found)) == 2 * (sixteen_m + eight_m + sixteen_k + eight_k + activated + gathered)
+    gathered_k = 2 * 2  # operands, epilogues
+    assert len(set(found)) == 2 * (sixteen_m + eight_m + sixteen_k + eight_k + activated + gathered + gathered_k)
 
 
 def test_warps_that_load():
@@ -65,10 +68,17 @@ def test_warps_that_load():
     assert Form(rows="counts").loading_warps == Form("k", "n", epilogue="add").loading_warps == (LOAD, *[IDLE] * 3)
     assert Form(load="gather").loading_warps == (LOAD, GATHER, GATHER, ZEROS)
     assert Form(load="gather", epilogue="gated", activation=SWIGLU).loading_warps == (LOAD, GATHER, GATHER, IDLE)
+    assert Form("k", "n", load="gather_b").loading_warps == (LOAD, GATHER, GATHER, ZEROS)
+    assert Form("k", "n", load="gather", epilogue="add").loading_warps == (LOAD, GATHER, GATHER, IDLE)
     blocks = Form("k", "k", 1, scaling="blocks")
     assert blocks.loading_warps == (LOAD, SCALES, ZEROS, ZEROS)
     assert blocks._replace(epilogue="add").loading_warps == (LOAD, SCALES, IDLE, IDLE)
     assert blocks._replace(along="m").loading_warps == (LOAD, ZEROS, ZEROS, ZEROS), "a thread reads its own factors"
+
+
+def test_the_gathered_operand():
+    assert [Form("k", "n", load=load).gathered for load in ("tma", "gather", "gather_b")] == [None, "a", "b"]
+    assert [Form("k", "n", load=load).has_others for load in ("tma", "gather", "gather_b")] == [False, True, True]
 
 
 @pytest.mark.parametrize(

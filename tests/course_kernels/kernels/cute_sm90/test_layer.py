@@ -8,7 +8,7 @@ import re
 import pytest
 
 from course_kernels.kernels.codes import Activation, Function
-from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
+from course_kernels.kernels.cute_sm90.config import CONFIGS_ALONG_K, COOPERATIVE, PINGPONG, CuteConfig
 from course_kernels.kernels.cute_sm90.form import Form
 from in_flight import disassembled
 
@@ -33,7 +33,8 @@ def compiled(tmp_path_factory):
     @functools.cache
     def compile_(config, form):
         options = (cute.KeepPTX(True), cute.KeepCUBIN(True), DumpDir(str(folder)))
-        made = compile_for(config.fitted(form), form, "bfloat16", options=options)
+        out = "float32" if form.epilogue == "add" else "bfloat16"
+        made = compile_for(config.fitted(form), form, "bfloat16", out, options=options)
         return made.__ptx__, disassembled(made.__cubin__, folder)
 
     return compile_
@@ -109,3 +110,25 @@ def test_gathered_rows(compiled):
     plain, _ = compiled(WIDE, Form())
     assert fences - plain.count("fence.proxy.async.shared::cta") == 2, "of a tile's first stage, and of the others"
     assert loads_of(plain).count(2) == 2
+
+
+# The most accumulators of one and of two warp groups a tile, each with an order of tiles; the tallest tile.
+@pytest.mark.parametrize("config", [CONFIGS_ALONG_K[i] for i in (0, 6, 11)], ids=lambda config: config.name)
+@pytest.mark.parametrize("load", ["gather", "gather_b"])
+def test_gathered_lines_along_k(compiled, config, load):
+    """Of each line a copy for 16 bytes of a tile's columns; the other operand alone through TMA, in the four dimensions
+    of a ragged descriptor, for one CTA or both."""
+    form = Form("k", "n", load=load, epilogue="add")
+    ptx, sass = compiled(config, form)
+    assert spills((ptx, sass)) == []
+    columns, others = config.tile_m, config.tile_n
+    if load == "gather_b":
+        columns, others = others, columns
+    assert loads_of(ptx) == [4] * (others // 64 * config.cluster)  # a load is of 64 columns
+    copies = 32 * (columns * 2 // 16) // 32  # of 32 lines by 32 lanes
+    assert len(re.findall(r"cp\.async\.cg\.shared\.global\.L2::128B", ptx)) == copies
+    assert ptx.count("cp.async.mbarrier.arrive.noinc") == 1
+    # What is ignored is not read: past the group's end, and past the last column.
+    copied = [line for line in sass.splitlines() if "LDGSTS." in line]
+    assert len(copied) == copies
+    assert all(re.search(r"\], !?P\d", line) for line in copied)

@@ -1,5 +1,5 @@
 """The Hopper kernel's parts for a layer of experts, against float64: gathered rows of A, activations of the sums, and
-their gradients.
+their gradients; and gathered lines along K, of either operand, for the gradients of weights.
 
 What a kernel must not read is NaN, or an index far outside; what it must not write is a canary.
 """
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.product import Ends, Gated, GatedBackward, Product, Store
+from course_kernels.engine.product import ADD, STORE, Ends, Gated, GatedBackward, Product, Store
 from course_kernels.kernels.codes import Activation, Function
 from course_kernels.kernels.cute_sm90.config import configs_for
 from course_kernels.kernels.cute_sm90.form import Form
@@ -303,3 +303,139 @@ def test_dynamic_order_with_gathering_warps_ends(device):
     for config in some(form):
         for sizes in ((0, 0, 0), (1, 0), (0,) * 40 + (3,)):
             check_forward(Made(device, sizes, 64, 64, gathered=True), SWIGLU, config, True)
+
+
+ALONG_K = {"a": Form("k", "n", load="gather"), "b": Form("k", "n", load="gather_b")}
+
+
+def some_along_k():
+    """Of the configurations along "k" one with each schedule, height, cluster and order."""
+    found = configs_for(ALONG_K["a"])
+    kinds = {(each.schedule, each.tile_m, each.cluster, each.dynamic): each for each in reversed(found)}
+    return [*kinds.values()]
+
+
+class MadeAlongK:
+    """Operands of a weight's gradient: of each line along K, one operand's comes by an index."""
+
+    def __init__(self, device, sizes, rows, columns, operand, dtype=torch.bfloat16, seed=0):
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.device, self.dtype, self.operand, self.shape = device, dtype, operand, (len(sizes), rows, columns)
+        self.used, total = sum(sizes), sum(sizes) + TAIL
+        self.offs = torch.tensor(sizes, device=device).cumsum(0).int()
+        tokens = max(self.used // 3, 1) + 5
+        gathered, other = (rows, columns) if operand == "a" else (columns, rows)
+        self.source, self.other = self.padded(tokens, gathered), self.padded(total, other)
+        self.source[tokens - 4 :] = float("nan")  # nobody names these rows
+        self.other[self.used :] = float("nan")
+        self.index = torch.randint(0, tokens - 4, (total,), device=device, generator=self.generator).int()
+        self.index[self.used :] = 2**30  # nobody may read through it
+
+    def padded(self, rows, columns):
+        """Random numbers; between the rows there are NaN."""
+        storage = torch.randn(rows, columns + 8, device=self.device, generator=self.generator).to(self.dtype)
+        storage[:, columns:] = float("nan")
+        return storage[:, :columns]
+
+    def product(self, epilogue):
+        """The product."""
+        left, right = (self.source, self.other) if self.operand == "a" else (self.other, self.source)
+        return Product(left.mT, right, Ends(self.offs, self.index, self.operand), epilogue=epilogue)
+
+    def result(self, dtype, fill=None):
+        """A result with canaries between its rows, full of random numbers or of ``fill``."""
+        groups, rows, columns = self.shape
+        out = torch.full((groups, rows, columns + 8), CANARY, dtype=dtype, device=self.device)[..., :columns]
+        return out.normal_(generator=self.generator) if fill is None else out.fill_(fill)
+
+    def sums(self):
+        """The sums in float64, and those of the products' absolute values."""
+        lines = self.source[self.index[: self.used].long()].double(), self.other[: self.used].double()
+        left, right = lines if self.operand == "a" else lines[::-1]
+        found, sizes, start = [], [], 0
+        for end in self.offs.tolist():
+            found.append(left[start:end].mT @ right[start:end])
+            sizes.append(left[start:end].abs().mT @ right[start:end].abs())
+            start = end
+        return torch.stack(found), torch.stack(sizes)
+
+    def check(self, config, epilogue, dtype=None):
+        """Against float64. A group without lines gets zeros, or stays."""
+        dtype = torch.float32 if epilogue is ADD else dtype or self.dtype
+        fill = None if epilogue is ADD else float("nan")
+        out = self.result(dtype, fill)
+        before = out.double() if epilogue is ADD else torch.zeros_like(out, dtype=torch.float64)
+        form = launch(self.product(epilogue), out, config)
+        assert form.load == ALONG_K[self.operand].load
+        self.compare(out, before)
+        if epilogue is STORE:
+            again = self.result(dtype, fill)
+            launch(self.product(epilogue), again, config)
+            assert torch.equal(out, again), "two runs differ"
+
+    def compare(self, out, before):
+        """Raise unless the sums were added to what was there before."""
+        sums, sizes = self.sums()
+        expected, eps = before + sums, torch.finfo(out.dtype).eps
+        assert not out.isnan().any(), "NaN"
+        off = (out.double() - expected).abs() - 0.51 * eps * expected.abs() - 2.0**-18 * sizes
+        assert off.max().item() <= 1e-6, f"{off.max().item():.3g} too much at {off.argmax().item()}"
+        empty = self.offs.diff(prepend=self.offs.new_zeros(1)) == 0
+        assert torch.equal(out[empty].double(), before[empty])
+        assert (out._base[..., self.shape[2] :] == CANARY).all(), "written after the last column"
+
+
+@pytest.mark.parametrize("operand", ALONG_K)
+@pytest.mark.parametrize("config", some_along_k(), ids=lambda config: config.name)
+def test_gathered_lines_along_k(device, config, operand):
+    tall, wide = config.tile_m, config.tile_n
+    for seed, sizes in enumerate(SIZES.values()):
+        # A tile and less; three rows of tiles, of which the last has no partner, and a part of a column.
+        for extents in ((8, 8), (tall // 2 + 24, wide + 40), (2 * tall + 40, 2 * wide + 72)):
+            made = MadeAlongK(device, sizes, *extents, operand, seed=seed)
+            for epilogue in (STORE, ADD):
+                made.check(config, epilogue)
+
+
+@pytest.mark.parametrize("operand", ALONG_K)
+def test_many_tiles_a_cta_and_lines_along_k_of_other_dtypes(device, operand):
+    for config in configs_for(ALONG_K[operand])[::5]:
+        MadeAlongK(device, SIZES["skewed"], 2056, 4104, operand).check(config, STORE)
+    config = configs_for(ALONG_K[operand])[3]
+    made = MadeAlongK(device, SIZES["ragged"], 200, 328, operand, torch.float16)
+    made.check(config, STORE)
+    made.check(config, STORE, torch.float32)
+
+
+@pytest.mark.parametrize("operand", ALONG_K)
+def test_no_lines_along_k_at_all(device, operand):
+    """In every order: clusters that have no tile, and no tiles."""
+    for config in some_along_k():
+        for sizes in ((0, 0, 0), (1, 0), (0,) * 40 + (3,)):
+            for epilogue in (STORE, ADD):
+                MadeAlongK(device, sizes, 64, 64, operand).check(config, epilogue)
+
+
+@pytest.mark.parametrize("operand", ALONG_K)
+def test_another_index_along_k_in_the_same_launch(device, operand):
+    """One captured graph serves every routing, also with ends that are out of range."""
+    config = cute.choose(ALONG_K[operand], 64, (256, 512), 0, 8, cute.gpu_of(device))
+    made = MadeAlongK(device, (64,) * 8, 256, 512, operand)
+    out = made.result(torch.bfloat16, 0.0)
+    launch(made.product(STORE), out, config)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch(made.product(STORE), out, config)
+    made.index[: made.used] = made.index[: made.used].flip(0)
+    made.offs.copy_(torch.tensor([0, 200, 200, 201, 300, 301, 500, 512], device=device))
+    out.fill_(float("nan"))
+    graph.replay()
+    made.compare(out, torch.zeros_like(out, dtype=torch.float64))
+    # The last end is beyond the index: it counts up to there.
+    made.index[made.used :], made.other[made.used :] = 0, 0.0
+    made.offs[-1] = 2**30
+    graph.replay()
+    torch.cuda.synchronize()
+    made.offs[-1] = made.used
+    made.compare(out, torch.zeros_like(out, dtype=torch.float64))

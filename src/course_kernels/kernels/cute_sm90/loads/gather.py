@@ -1,9 +1,13 @@
-"""Loads of rows of A that an index names, by two warps: TMA cannot gather on Hopper.
+"""Loads of rows of an operand that an index names, by two warps: TMA cannot gather on Hopper.
 
 Every copy (``cp.async``) is of 16 bytes. A row's block of 64 elements is 128 bytes, so eight lanes copy a row, and a
 warp four of them at a time. The bytes go to where TMA would write them: in its layout, the eight pieces of row r of a
 block are in the order of their numbers xor r % 8. Each lane keeps the addresses of a few rows, and the others ask for
 them by a shuffle.
+
+With groups along "m" these are rows of A, the same ones for all blocks of a tile. Along "k" they are lines along K, of
+A or of B, so every block has new ones: 64, one a lane of both warps. A block's line has all columns of the tile, in
+boxes of 64 that follow each other. Each lane reads the index of its line of the next block while it waits for a stage.
 
 A thread arrives at a stage's barrier when its copies are complete; the warps that multiply then fence, because their
 products read through another proxy. So many stages are filled at a time, and no loading warp waits for its copies.
@@ -78,6 +82,63 @@ def gather_tile(
 
 
 @cute.jit
+def named_line(line: Int32, end: Int32, index: cute.Tensor) -> Int32:
+    """The row that an index names for a line along K; 0 from the group's end on, where nothing is read."""
+    named = Int32(0)
+    if line < end:
+        named = index[line]
+    return named
+
+
+@cute.jit
+def gather_lines(
+    shape: cutlass.Constexpr,
+    of_b: cutlass.Constexpr[bool],
+    number: Int32,
+    tile: Tile,
+    ring: pipeline.PipelineAsync,
+    state: pipeline.PipelineState,
+    rows: cute.Tensor,
+    index: cute.Tensor,
+    stages: cute.Pointer,
+    pitch: cutlass.Constexpr[int],
+) -> pipeline.PipelineState:
+    """``gather_tile`` for groups along "k": bring this warp's 32 lines of every block of a tile. ``rows``: (any number,
+    columns), of A transposed or, where ``of_b``, of B."""
+    element_bytes, lane = rows.element_type.width // 8, cute.arch.lane_idx()
+    of_four, piece, first = lane // PIECES, lane % PIECES, number * LANES
+    column = tile.col if cutlass.const_expr(of_b) else tile.row
+    columns = shape.tile_n if cutlass.const_expr(of_b) else shape.tile_m
+    before = shape.tile_m * shape.tile_k * element_bytes if cutlass.const_expr(of_b) else 0
+    even = before + (first + of_four) * LINE + (piece ^ of_four) * PIECE
+    own = rows.iterator.toint() + Int64(column * element_bytes + piece * PIECE)
+    row_pitch = Int64(rows.stride[0]) * element_bytes
+    # Bytes of a row from this lane's piece of the first box on. After them the rest becomes zeros.
+    there = (cute.size(rows, mode=[1]) - column) * element_bytes - piece * PIECE
+    line = tile.start + first + lane
+    named = named_line(line, tile.end, index)
+    for _ in cutlass.range(tile.blocks, unroll=1):
+        source_line = Int64(named) * row_pitch
+        left = tile.end - (line - lane) - of_four  # lines of the group from this lane's first one on
+        line += shape.tile_k
+        named = named_line(line, tile.end, index)
+        ring.sync_object_empty.wait(state.index, state.phase)
+        target = stages.toint() + state.index * pitch + even
+        for i in cutlass.range_constexpr(LANES * PIECES // LANES):
+            source = own + cute.arch.shuffle_sync(source_line, 4 * i + of_four)
+            bytes_there = there if 4 * i < left else Int32(0)
+            for box in cutlass.range_constexpr(columns * element_bytes // LINE):
+                length = Int32(PIECE) if box * LINE < bytes_there else Int32(0)
+                place = target + i * 4 * LINE + box * shape.tile_k * LINE
+                if cutlass.const_expr(i % 2 == 1):
+                    place = place ^ (4 * PIECE)
+                copy_piece(place, source + box * LINE, length)
+        cute.arch.cp_async_mbarrier_arrive_noinc(ring.producer_get_barrier(state))
+        state.advance()
+    return state
+
+
+@cute.jit
 def copy_piece(target: Int32, source: Int64, length: Int32):
     """Begin to copy 16 bytes, the first ``length`` of them from global memory, the others zeros."""
     cute.arch.inline_ptx(
@@ -94,24 +155,30 @@ def gather_all(
     window: Window,
     place: Place,
     ring: pipeline.PipelineAsync,
-    a: cute.Tensor,
+    rows: cute.Tensor,
     index: cute.Tensor,
     stages: cute.Pointer,
 ):
-    """Bring the rows of all tiles of this CTA, from the cluster's tile at ``place`` on. Called by warps of the loading
-    warp group; those of role ``GATHER`` gather."""
+    """Bring the rows of all tiles of this CTA, from the cluster's tile at ``place`` on. ``rows``: those of A, along "k"
+    of A transposed or of B. Called by warps of the loading warp group; those of role ``GATHER`` gather."""
     warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     first, warps = form.loading_warps.index(GATHER), form.loading_warps.count(GATHER)
-    pitch = config.stage_lines * config.tile_k * a.element_type.width // 8
+    pitch = config.stage_lines * config.tile_k * rows.element_type.width // 8
     if warp >= first and warp < first + warps:
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
         window, tile = find_tile(config, form.along, problem, window, place.number)
         while tile.found:
             for i in cutlass.range_constexpr(len(config.shapes)):
                 if cutlass.const_expr(len(config.shapes) == 1) or tile.shape == i:
-                    state = gather_tile(
-                        config.shapes[i], warps, warp - first, tile, ring, state, a, index, stages, pitch
-                    )
+                    if cutlass.const_expr(form.along == "k"):
+                        of_b = form.gathered == "b"
+                        state = gather_lines(
+                            config.shapes[i], of_b, warp - first, tile, ring, state, rows, index, stages, pitch
+                        )
+                    else:
+                        state = gather_tile(
+                            config.shapes[i], warps, warp - first, tile, ring, state, rows, index, stages, pitch
+                        )
             place = dynamic_order.following(config, order, place)
             window, tile = find_tile(config, form.along, problem, window, place.number)
         dynamic_order.leave(config, order, place)

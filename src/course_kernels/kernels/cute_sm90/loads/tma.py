@@ -116,7 +116,7 @@ def load_tile(
     tile: Tile,
     ring: pipeline.PipelineAsync,
     state: pipeline.PipelineState,
-    loads: tuple[Load | None, Load],
+    loads: tuple[Load | None, Load | None],
     shared: tuple[cute.Tensor, cute.Tensor],
     problem: Problem,
     order: Order,
@@ -130,24 +130,26 @@ def load_tile(
     A tile may start at any line, and lines outside the operand arrive as zeros. With groups along "m" the operands are
     (total_m, K) and (N, K, G). Rows of the next group are loaded, too, but their results are never stored. With groups
     along "k" both operands have ragged descriptors, so that the next group's depth arrives as zeros; but groups of
-    8-bit operands are whole blocks, and the operands are (M, total_k) and (N, total_k). Without a load of A, others
-    bring A (``loads.gather``).
+    8-bit operands are whole blocks, and the operands are (M, total_k) and (N, total_k). An operand without a load is
+    brought by other warps (``loads.gather``).
     """
     claimed = claim(config, order)
     shape, (a_shared, b_shared) = config.shapes[number], shared
     element_bytes = a_shared.element_type.width // 8
     a, b = loads
-    lines = shape.tile_n if cutlass.const_expr(a is None) else shape.tile_m + shape.tile_n
+    lines = shape.tile_m * (a is not None) + shape.tile_n * (b is not None)
     ring = filled_by(ring, lines * shape.tile_k * element_bytes)
     rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    if cutlass.const_expr(along == "m" and cute.rank(b.lines) == 4):
+    if cutlass.const_expr(along == "m" and b is not None and cute.rank(b.lines) == 4):
         b_shared = cute.flat_divide(b_shared, (shape.tile_n // 2, shape.tile_k))[None, None, None, 0, None]
     if cutlass.const_expr(a is not None):
         a_own = loads_of(a.atom, 0, 1, a_blocks(shape, along, tile, a.lines), a_shared)
-    b_own = loads_of(b.atom, 0, 1, b_blocks(shape, along, tile, b.lines), b_shared)
+    if cutlass.const_expr(b is not None):
+        b_own = loads_of(b.atom, 0, 1, b_blocks(shape, along, tile, b.lines), b_shared)
     if cutlass.const_expr(a is not None):
         a_half = loads_of(a.half_atom, rank, shape.cluster, a_blocks(shape, along, tile, a.half_lines), a_shared)
-    b_half = loads_of(b.half_atom, rank, shape.cluster, b_blocks(shape, along, tile, b.half_lines), b_shared)
+    if cutlass.const_expr(b is not None):
+        b_half = loads_of(b.half_atom, rank, shape.cluster, b_blocks(shape, along, tile, b.half_lines), b_shared)
     for k in cutlass.range(tile.blocks, unroll=1):
         if cutlass.const_expr(element_bytes == 1):
             wait_free(ring, state)
@@ -158,15 +160,18 @@ def load_tile(
         if cutlass.const_expr(shape.cluster == 1):
             if cutlass.const_expr(a is not None):
                 load_block(a.atom, a_own, k, state.index, full)
-            load_block(b.atom, b_own, k, state.index, full, streamed=shape.stream_b)
+            if cutlass.const_expr(b is not None):
+                load_block(b.atom, b_own, k, state.index, full, streamed=shape.stream_b)
         elif tile.beside:
             if cutlass.const_expr(a is not None):
                 load_block(a.half_atom, a_half, k, state.index, full, BOTH)
-            load_block(b.atom, b_own, k, state.index, full, streamed=shape.stream_b)
+            if cutlass.const_expr(b is not None):
+                load_block(b.atom, b_own, k, state.index, full, streamed=shape.stream_b)
         else:
             if cutlass.const_expr(a is not None):
                 load_block(a.atom, a_own, k, state.index, full)
-            load_block(b.half_atom, b_half, k, state.index, full, BOTH, streamed=shape.stream_b)
+            if cutlass.const_expr(b is not None):
+                load_block(b.half_atom, b_half, k, state.index, full, BOTH, streamed=shape.stream_b)
         ring.producer_commit(state)
         state.advance()
         if cutlass.const_expr(config.dynamic) and k == cutlass.min(1, tile.blocks - 1):
