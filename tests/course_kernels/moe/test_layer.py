@@ -43,8 +43,7 @@ def poison(monkeypatch):
 @pytest.mark.usefixtures("poison")
 @pytest.mark.parametrize(("name", "bias", "takes_turns", "weights_on"), CASES)
 def test_every_activation(way, name, bias, takes_turns, weights_on):
-    concatenated = not takes_turns or not ACTIVATIONS[name].gated
-    options = dict(activation=name, concatenated=concatenated, weights_on=weights_on, backend="triton")
+    options = dict(activation=name, concatenated=not takes_turns, weights_on=weights_on, backend="triton")
     check(make(bias=bias, **options))
 
 
