@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
-from gemm_course.exercises.manifest import tomllib
 from places import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

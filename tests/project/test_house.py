@@ -58,8 +58,9 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.cute_sm90.operands": "course_kernels/kernels/cute_sm90/test_layer_gpu.py",
     "course_kernels.kernels.cute_sm90.ragged_descriptor": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
     "course_kernels.kernels.cute_sm90.stages": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
-    # Tuples without computation.
+    # Tuples and protocols, without computation.
     "course_kernels.moe.form": "course_kernels/moe/test_layer.py",
+    "course_kernels.moe.parallel": "course_kernels/distributed/test_expert_parallel.py",
     # Code of other processes: its caller starts and tests it.
     "course_kernels.codegen.child": "course_kernels/codegen/test_builds.py",
     "gemm_course.exercises.judge_service": "gemm_course/exercises/test_judge_process.py",

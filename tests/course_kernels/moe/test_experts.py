@@ -62,11 +62,11 @@ def test_it_learns():
     experts = Experts(3, 8, 16, device=DEVICE)
     made = make(32, 8, experts=3, top_k=2, seed=2)
     target = torch.randn(32, 8, device=DEVICE)
-    optimizer, losses = torch.optim.Adam(experts.parameters(), lr=1e-2), []
-    for _ in range(30):
+    optimizer, losses = torch.optim.Adam(experts.parameters(), lr=2e-2), []
+    for _ in range(12):
         loss = (experts(made.tensors["x"], made.ids, made.tensors["weights"]) - target).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert losses[-1] < 0.8 * losses[0]
+    assert losses[-1] < 0.9 * losses[0]

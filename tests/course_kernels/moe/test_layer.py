@@ -43,16 +43,14 @@ def poison(monkeypatch):
 @pytest.mark.usefixtures("poison")
 @pytest.mark.parametrize(("name", "bias", "takes_turns", "weights_on"), CASES)
 def test_every_activation(way, name, bias, takes_turns, weights_on):
-    concatenated = not takes_turns or not ACTIVATIONS[name].gated
-    options = dict(activation=name, concatenated=concatenated, weights_on=weights_on, backend="triton")
+    options = dict(activation=name, concatenated=not takes_turns, weights_on=weights_on, backend="triton")
     check(make(bias=bias, **options))
 
 
 @pytest.mark.usefixtures("poison", "way")
-@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_every_dtype(dtype, bias):
-    check(make(dtype=dtype, bias=bias, backend="triton"))
+def test_every_dtype(dtype):
+    check(make(dtype=dtype, bias=True, backend="triton"))
 
 
 @pytest.mark.usefixtures("way")
@@ -66,7 +64,7 @@ def test_the_gradient_of_weights_has_their_dtype(given):
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("shape", [(1, 16, 8, 1, 1), (3, 17, 5, 2, 2), (9, 33, 70, 12, 2)])
+@pytest.mark.parametrize("shape", [(1, 16, 8, 1, 1), (3, 17, 5, 2, 2), (6, 33, 70, 6, 2)])
 def test_odd_sizes(shape):
     check(make(*shape, backend="triton"))
 
