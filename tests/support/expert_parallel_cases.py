@@ -449,8 +449,8 @@ BOTH = {
     function.__name__: function
     for function in (
         unequal, bfloat16, weights_on_input, one_rank_has_all_tokens, all_go_to_one_rank, no_rank_has_tokens,
-        one_expert_thrice, ids_that_are_no_expert, narrow_ids, in_chunks, each_token_once, one_sum_a_rank, deterministic,
-        pending, unrouted, torchtitan_dispatcher, symmetric_in_shared_memory, benchmark, refused,
+        one_expert_thrice, ids_that_are_no_expert, narrow_ids, in_chunks, each_token_once, one_sum_a_rank,
+        deterministic, pending, unrouted, torchtitan_dispatcher, symmetric_in_shared_memory, benchmark, refused,
     )
 }  # fmt: skip
 LAST = {"dead_rank": dead_rank}
