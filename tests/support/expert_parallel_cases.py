@@ -144,6 +144,17 @@ def narrow_ids(world):
     return same_as_one(world, ids=lambda each: each.int().repeat_interleave(2, 1)[:, ::2])
 
 
+def in_chunks(world):
+    """More chunks than some ranks have tokens."""
+    for chunks in (2, 3):
+        if (found := same_as_one(world, parallel=dict(chunks=chunks))) is not True:
+            return f"{chunks}: {found}"
+    ep = ExpertParallel(world.group, 128)
+    if ep.suggest_chunks(16384, 2048, 768, 8).chunks < 2 or ep.suggest_chunks(64, 2048, 768, 8).chunks != 1:
+        return "suggested: few chunks of many tokens, or many of few"
+    return same_as_one(world, ids=lambda each: each.int(), parallel=dict(chunks=2), dtype=torch.bfloat16)
+
+
 # ---- what travels
 
 
@@ -291,6 +302,7 @@ def refused(world):
         "num_experts must be an int": lambda: ExpertParallel(world.group, 8.0),
         "mesh_or_group must be a 1-D mesh": lambda: ExpertParallel(flat, EXPERTS),
         "mesh_or_group must be a DeviceMesh": lambda: ExpertParallel("ep", EXPERTS),
+        "chunks must be an int": lambda: ExpertParallel(world.group, EXPERTS, chunks=0),
         "max_tokens must be None": lambda: ExpertParallel(world.group, EXPERTS, max_tokens=4),
         "max_tokens must be an int": lambda: ExpertParallel(world.group, EXPERTS, transport="symmetric"),
         "transport must be one of": lambda: ExpertParallel(world.group, EXPERTS, transport="pigeons"),
@@ -382,8 +394,10 @@ def symmetric(world):
         "one expert thrice": dict(ids=lambda each: each[:, :1].expand(-1, TOP_K)),
         "no experts": dict(ids=lambda each: torch.where(each % 2 == 0, each, EXPERTS)),
         "full": dict(sizes=(12,)),
+        "chunks": dict(parallel=dict(chunks=2)),
     }.items():
-        if (found := same_as_one(world, parallel=SYMMETRIC, **case)) is not True:
+        case = case | dict(parallel=SYMMETRIC | case.get("parallel", {}))
+        if (found := same_as_one(world, **case)) is not True:
             return f"{name}: {found}"
     return True
 
@@ -435,8 +449,8 @@ BOTH = {
     function.__name__: function
     for function in (
         unequal, bfloat16, weights_on_input, one_rank_has_all_tokens, all_go_to_one_rank, no_rank_has_tokens,
-        one_expert_thrice, ids_that_are_no_expert, narrow_ids, each_token_once, one_sum_a_rank, deterministic, pending,
-        unrouted, torchtitan_dispatcher, symmetric_in_shared_memory, benchmark, refused,
+        one_expert_thrice, ids_that_are_no_expert, narrow_ids, in_chunks, each_token_once, one_sum_a_rank,
+        deterministic, pending, unrouted, torchtitan_dispatcher, symmetric_in_shared_memory, benchmark, refused,
     )
 }  # fmt: skip
 LAST = {"dead_rank": dead_rank}

@@ -71,7 +71,7 @@ def main(cases) -> None:
     for worker in workers:
         worker.start()
     try:
-        found = dict(results.get(timeout=400) for _ in workers)
+        found = dict(results.get(timeout=150) for _ in workers)
     finally:
         for worker in workers:
             worker.kill()
@@ -85,12 +85,13 @@ def main(cases) -> None:
 
 def found(module: str, size: int, device: str) -> dict:
     """The result of each case of a module of ``tests/support``."""
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
         [sys.executable, module, str(size), device],
         capture_output=True,
         text=True,
-        timeout=500,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        timeout=200,
+        env=os.environ | paths | ({"TRITON_INTERPRET": "1"} if device == "cpu" else {}),
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -12,11 +12,13 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from course_kernels import runtime
 from course_kernels.distributed.motion import Choices, Transport, combine, dispatch, settled
+from course_kernels.distributed.overlap import overlapped
 from course_kernels.distributed.plan import Plan
 from course_kernels.distributed.transports.all_to_all import AllToAll
 from course_kernels.distributed.transports.symmetric import Symmetric
 from course_kernels.moe.parallel import Layer
 from course_kernels.moe.routing import check_ids
+from course_kernels.schedule import Cluster, ExpertLayer, LayerTime, layer_time
 from course_kernels.validation import check_dense
 
 TRANSPORTS = ("auto", "all_to_all", "symmetric")
@@ -50,6 +52,10 @@ class ExpertParallel:
             once a layer. "auto" is the same. "symmetric" is for GPUs that reach each other's memory (NVLink): kernels
             put and fetch rows, the host reads nothing, and a CUDA graph captures the layer once it has run.
         max_tokens: with "symmetric", the most tokens that a rank has in a call; the same on all ranks.
+        chunks: into how many parts ``feed_forward`` cuts a rank's tokens, the same on all ranks. Exchanges run on a
+            second stream, so one part is on the wire while another is computed; pass ``num_sms`` to
+            ``moe_feed_forward`` to leave SMs to them. ``suggest_chunks`` has a model of time. A weight's gradient is
+            computed for each chunk, and the sum is rounded each time. With a plan there is one chunk.
 
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants.
@@ -79,6 +85,7 @@ class ExpertParallel:
         *,
         transport: str = "auto",
         max_tokens: int | None = None,
+        chunks: int = 1,
     ):
         if transport not in TRANSPORTS:
             raise ValueError(f"transport must be one of {TRANSPORTS}, got {transport!r}")
@@ -103,7 +110,9 @@ class ExpertParallel:
                 f"num_experts must be a multiple of the group's {ranks} ranks, so that each has as many, got "
                 f"{num_experts}"
             )
-        self.num_experts, self.num_local_experts = num_experts, num_experts // ranks
+        if not isinstance(chunks, int) or isinstance(chunks, bool) or chunks < 1:
+            raise ValueError(f"chunks must be an int of at least 1, got {chunks!r}")
+        self.num_experts, self.num_local_experts, self.chunks = num_experts, num_experts // ranks, chunks
         self.transport: Transport
         if transport == "symmetric":
             if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
@@ -216,9 +225,23 @@ class ExpertParallel:
     def feed_forward(
         self, layer: Layer, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, plan: Any = None
     ) -> Tensor:
-        """Apply ``layer(rows, weights, routing)`` between ``dispatch`` and ``combine``."""
+        """Apply ``layer(rows, weights, routing)`` between ``dispatch`` and ``combine``, to one chunk after another."""
+        if plan is None and self.chunks > 1:
+            return overlapped(self, layer, x, settled(top_k_index), top_k_weights, self.chunks)
         rows, choices, handle = self.dispatch(x, top_k_index, top_k_weights, plan=plan)
         return self.combine(layer(rows, choices.weights, choices.routing), handle)
+
+    def suggest_chunks(
+        self, tokens: int, hidden: int, inner: int, top_k: int, cluster: Cluster | None = None
+    ) -> LayerTime:
+        """Predict the forward of a layer (H, I) of ``tokens`` tokens a rank with the best number of chunks, which is
+        the result's ``chunks``. It communicates nothing: give all ranks the same numbers.
+
+        Args:
+            cluster: the GPUs and their links; None takes as many H100, eight a node.
+        """
+        layer = ExpertLayer(hidden, inner, self.num_experts, top_k)
+        return layer_time(layer, tokens, cluster or Cluster(self.group.size()))
 
     # ---- weights
 

@@ -6,9 +6,23 @@
 `CostModel` are those of an H200, in microseconds; it says which of them are measured. Use a timeline to see the waves
 and the idle tail of an order of tiles, and the traffic to see what it reuses, before writing the kernel.
 
+`layer_time` predicts a layer whose experts are spread over GPUs: the bytes of each link, the slowest rank, and what
+overlap hides. `exchange` counts the rows that travel.
+
 Nothing here computes with torch or Triton, or needs a GPU; importing the package loads torch all the same.
 """
 
+from course_kernels.schedule.expert_parallel import (
+    Cluster,
+    Exchange,
+    ExpertLayer,
+    LayerSpan,
+    LayerTime,
+    Link,
+    exchange,
+    layer_time,
+    owners,
+)
 from course_kernels.schedule.orders import (
     DEFAULT_BLOCK,
     ORDERS,
@@ -28,14 +42,23 @@ __all__ = [
     "H200_L2_BYTES",
     "ORDERS",
     "STATIC_ORDERS",
+    "Cluster",
     "CostModel",
+    "Exchange",
+    "ExpertLayer",
+    "LayerSpan",
+    "LayerTime",
+    "Link",
     "LowerBounds",
     "Span",
     "Tile",
     "Timeline",
     "Traffic",
     "bytes_moved",
+    "exchange",
+    "layer_time",
     "one_launch_per_problem",
+    "owners",
     "problem_starts",
     "simulate",
     "tile_counts",
