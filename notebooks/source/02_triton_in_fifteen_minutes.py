@@ -409,7 +409,7 @@ watched_add[(3,)](ten, ten, torch.empty_like(ten), 10, BLOCK=4)
 #   `tl.num_programs(0) - 1 - p`.
 # - bfloat16 is wrong in it: `tl.dot` and `+` compute with the bits as if they were integers. Convert to float32 first,
 #   or test in float16. The course's own kernels do so.
-# - `tl.device_assert(condition, "text")` does nothing unless debugging is on: `TRITON_DEBUG=1`.
+# - `tl.device_assert(condition, "text")` never fires in it. On a GPU it needs `TRITON_DEBUG=1`.
 
 
 # %%

@@ -105,10 +105,10 @@ figures.operations(done)
 #
 # </details>
 #
-# The products multiply while they move bytes. All the others do nearly nothing but move them. So a first prediction
-# of an operation's time is simple. It takes as long as its bytes take at the speed of a copy. A product takes as long
-# as its multiplications, if that is longer. And no kernel starts sooner than a few microseconds after the one before
-# it. All three numbers are in the records of an H200:
+# The products multiply while they move bytes. All the others do nearly nothing but move them. So a first prediction of
+# an operation's time is simple. It takes as long as its bytes take at the speed of a copy. A product takes as long as
+# its multiplications, if that is longer. And no kernel starts sooner than a few microseconds after the one before it.
+# All three numbers are in the records of an H200:
 
 # %%
 products = record.load("grouped_mm")
@@ -157,15 +157,15 @@ w1 = 2 * E * 2 * I * H  # bytes of the first weights
 
 
 def saved(before, after):
-    less = sum(plans[before].values()) - sum(plans[after].values())
+    less = sum(before.values()) - sum(after.values())
     print(f"saved: {less / 1e9:.2f} GB, at the speed of a copy {1e3 * less / copy_rate:.2f} ms")
 
 
 # %% [markdown]
 # ### Gather in the load
 #
-# `rows = x[order // k]` writes k copies of each token, and the product reads them. But the product could read each
-# row from where it is. Its loop needs row numbers only, so it loads an index, and computes pointers with it.
+# `rows = x[order // k]` writes k copies of each token, and the product reads them. But the product could read each row
+# from where it is. Its loop needs row numbers only, so it loads an index, and computes pointers with it.
 #
 # Lesson 06 replaced pointers by descriptors. A descriptor cannot do this: it describes rows at *equal* distances. (On
 # Blackwell there is a gather for TMA. Hopper has none.) So the loads are pointers again, and each thread copies 16
@@ -174,8 +174,9 @@ def saved(before, after):
 # **Guess:** how many gigabytes does this save? A row of `x` has 4 KB, and there are 262,144 rows.
 
 # %% tags=["hide-output"]
-plans["gather in the load"] = plans["fifteen operations"] | {"gather": 0}
-saved("fifteen operations", "gather in the load")
+gathered_plan = parts | {"gather": 0}
+plans["gather in the load"] = gathered_plan
+saved(parts, gathered_plan)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -194,15 +195,15 @@ saved("fifteen operations", "gather in the load")
 # **Guess:** two kernels disappear. What else is saved?
 
 # %% tags=["hide-output"]
-changed = {"activation": 0, "product 1": rows * (H + I) + w1}
-plans["activation in the epilogue"] = plans["gather in the load"] | changed
-saved("gather in the load", "activation in the epilogue")
-print(f"{parts['activation'] / 1e9:.2f} GB by two kernels, {rows * I / 1e9:.2f} GB by the first product")
+activated_plan = gathered_plan | {"activation": 0, "product 1": rows * (H + I) + w1}
+plans["activation in the epilogue"] = activated_plan
+saved(gathered_plan, activated_plan)
+print(f"{gathered_plan['activation'] / 1e9:.2f} GB by two kernels, {rows * I / 1e9:.2f} GB by the first product")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The first product stores I columns in place of 2I. This is a sixth of what is saved.
+# The first product stores I columns in place of 2I, and nothing moves for the activation any more.
 #
 # </details>
 #
@@ -215,8 +216,9 @@ print(f"{parts['activation'] / 1e9:.2f} GB by two kernels, {rows * I / 1e9:.2f} 
 # **Guess:** which of the four operations does it cost as much as?
 
 # %% tags=["hide-output"]
-plans["one combine"] = plans["activation in the epilogue"] | {"combine": rows * H + 2 * T * H}
-saved("activation in the epilogue", "one combine")
+combined_plan = activated_plan | {"combine": rows * H + 2 * T * H}
+plans["one combine"] = combined_plan
+saved(activated_plan, combined_plan)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -235,7 +237,7 @@ saved("activation in the epilogue", "one combine")
 # **Guess:** how many gigabytes are left, of those at the beginning?
 
 # %% tags=["hide-output"]
-plans["four kernels"] = plans["one combine"] | {"routing": (8 + 3 * 4) * T * k}  # ids, and three tables of int32
+plans["four kernels"] = combined_plan | {"routing": (8 + 3 * 4) * T * k}  # the ids, and three tables of int32
 figures.fusions(plans)
 
 # %% [markdown]
@@ -249,7 +251,7 @@ figures.fusions(plans)
 # program, and its second weight as well: there is no room for them.
 #
 # (In training the first product also stores its sums before the activation, because backward needs them: 2I columns
-# more.)
+# more for each row.)
 #
 # And the time? The products take as long as before, if their new loads and epilogues are hidden behind the
 # multiplications:
@@ -351,9 +353,9 @@ print("bytes of a cp.async:  ", sorted(compiled.widths["cp.async"]))
 #
 # </details>
 #
-# 16 bytes are the most that `cp.async` copies. This works because H is a multiple of 8, so each row of `x` begins at
-# a multiple of 16 bytes, whatever its number. The tensor cores do not notice the difference: `wgmma` reads both
-# operands from shared memory.
+# 16 bytes are the most that `cp.async` copies. This works because H is a multiple of 8, so each row of `x` begins at a
+# multiple of 16 bytes, whatever its number. The tensor cores do not notice the difference: `wgmma` reads both operands
+# from shared memory.
 #
 # The price is in the instructions. A descriptor needs one thread for a whole block, and these loads need all threads,
 # with a pointer for each 16 bytes. This is why a fast Hopper kernel gives the gather to warps of its own, or gathers
@@ -361,9 +363,9 @@ print("bytes of a cp.async:  ", sorted(compiled.widths["cp.async"]))
 #
 # ## Who adds the results?
 #
-# A token has k rows in the result of the second product, in different tiles. The shortest way is an epilogue that
-# adds them to `y` with [atomics](glossary.md#atomic-operation). Then there is no combine at all. But the order of
-# additions is that in which tiles finish, and if `y` is bfloat16, each addition rounds.
+# A token has k rows in the result of the second product, in different tiles. The shortest way is an epilogue that adds
+# them to `y` with [atomics](glossary.md#atomic-operation). Then there is no combine at all. But the order of additions
+# is that in which tiles finish, and if `y` is bfloat16, each addition rounds.
 #
 # **Guess:** in 100 runs, how many different results has one element of `y`, if its token has eight experts?
 
@@ -393,9 +395,9 @@ for dtype in (torch.bfloat16, torch.float32):
 # </details>
 #
 # So the library pays for one more pass. `combine` has one program for each block of `y`. It adds a token's rows in the
-# order of its choices, in float32, and rounds once. In the plan above it moves less than a quarter of what is left.
-# With atomics the product writes as many rows as before, and each addition is a read and a write in the
-# [L2](glossary.md#L2) cache. Only the pass over them is saved.
+# order of its choices, in float32, and rounds once. In the plan above it moves about a fifth of all bytes. With atomics
+# the product writes as many rows as before, and each addition is a read and a write in the [L2](glossary.md#L2) cache.
+# Only the pass over them is saved.
 #
 # ## Backward: what must be kept
 #
@@ -424,8 +426,8 @@ figures.kept({"fifteen operations": torchs, "fused": needed})
 #
 # </details>
 #
-# This plan is SonicMoE's. A token costs 2H + 4kI bytes: `x`, which the layer before often keeps anyway, and gate and
-# up of its k rows. Let us see what the library keeps, in a small layer:
+# This plan is SonicMoE's. A token costs 2H + 4kI bytes: `x`, which the layer before often keeps anyway, and gate and up
+# of its k rows. Let us see what the library keeps, in a small layer:
 
 # %%
 leaves = [each.clone().requires_grad_() for each in (x, gate_up, down, weights)]
@@ -445,8 +447,8 @@ print("2 bytes of 48 rows × 2 · 40 columns:", 2 * 48 * 80)
 #
 # ### One product, three results
 #
-# Backward starts with `dy`. For a row r of expert e, with the routing weight s and the activation a, forward computed
-# y += s · (a · W). So three gradients are needed:
+# Backward starts with `dy`. For a row r of expert e, with the routing weight s and the activation a, forward computed y
+# += s · (a · W). So three gradients are needed:
 #
 # - of a: s · (dy · Wᵀ);
 # - of W: (s · a)ᵀ · dy;
@@ -460,11 +462,11 @@ figures.backward_epilogue()
 
 # %% [markdown]
 # The dot product runs over all I columns, and a tile has only some of them. So each tile stores the sum of its own
-# columns, and the sums are added afterwards, in a fixed order. ([Exercise
-# 14b](../exercises/14b_router_gradient.ipynb) is this sum.)
+# columns, and the sums are added afterwards, in a fixed order. ([Exercise 14b](../exercises/14b_router_gradient.ipynb)
+# is this sum.)
 #
-# Here are all gradients of the small layer, by the library's kernels, against autograd through a float32 layer in
-# plain torch:
+# Here are all gradients of the small layer, by the library's kernels, against autograd through a float32 layer in plain
+# torch:
 
 
 # %%
@@ -474,12 +476,13 @@ def exact_layer(x, gate_up, down, weights):
     return (result * torch.zeros(24, 4, device=device).scatter(1, index, weights)[..., None]).sum(1)
 
 
+mine = [each.detach().clone().requires_grad_() for each in leaves]
 exact = [each.detach().float().requires_grad_() for each in leaves]
 dy = torch.randn(24, 48, device=device).half()
-found = torch.autograd.grad(fused_layer(*leaves), leaves, dy)
-wanted = torch.autograd.grad(exact_layer(*exact), exact, dy.float())
-for name, one, other in zip(("x", "gate_up", "down", "weights"), found, wanted):
-    error = float((one.float() - other).abs().max() / other.abs().max())
+fused_layer(*mine).backward(dy)
+exact_layer(*exact).backward(dy.float())
+for name, one, other in zip(("x", "gate_up", "down", "weights"), mine, exact):
+    error = float((one.grad.float() - other.grad).abs().max() / other.grad.abs().max())
     print(f"gradient of {name:8} relative error {'under 0.002' if error < 0.002 else 'too large'}")
 
 # %% [markdown]
@@ -487,8 +490,8 @@ for name, one, other in zip(("x", "gate_up", "down", "weights"), found, wanted):
 #
 # ## What goes wrong: an id that is not ours
 #
-# If experts are spread over several GPUs, a token may choose an expert that is elsewhere. Its id is then outside of
-# [0, E). Frameworks give it the weight 0, so that it adds nothing. Sorted by id, its rows come after the last expert.
+# If experts are spread over several GPUs, a token may choose an expert that is elsewhere. Its id is then outside of [0,
+# E). Frameworks give it the weight 0, so that it adds nothing. Sorted by id, its rows come after the last expert.
 # `grouped_mm` does not write these rows: they hold what the memory held before. We put NaN there, to see it.
 #
 # **Guess:** which tokens get NaN?
@@ -593,8 +596,8 @@ panels = {title: records.layer_overheads(uniform, part) for title, part in parts
 figures.overheads(panels) if recorded else print("not recorded yet")
 
 # %% [markdown]
-# The fifteen operations take longer than we predicted, because few of them are as fast as a copy. And in the record
-# the routing weights are float32, as a careful router gives them. So torch multiplies, orders and adds the results in
+# The fifteen operations take longer than we predicted, because few of them are as fast as a copy. And in the record the
+# routing weights are float32, as a careful router gives them. So torch multiplies, orders and adds the results in
 # float32, and moves twice the bytes of the prediction there. The fused kernel reads the same weights, and nothing gets
 # wider.
 #
@@ -617,8 +620,8 @@ print("with checkpointing:  ", torch.equal(twice, by_routing))
 # ## One line in a model
 #
 # A model of transformers chooses the implementation of its experts by name. The simplest one, "eager", is a loop over
-# experts. Here is a model built in the same way, small enough for a CPU. It reads four characters and predicts the
-# next one:
+# experts. Here is a model built in the same way, small enough for a CPU. It reads four characters and predicts the next
+# one:
 
 
 # %%
@@ -717,8 +720,8 @@ figures.losses(curves)
 #
 # ## Try it
 #
-# [Exercise 14a](../exercises/14a_gathered_load.ipynb): the gathered load, with tokens that are not ours.
-# [Exercise 14b](../exercises/14b_router_gradient.ipynb): the router's gradient. Or change a cell and run it again:
+# [Exercise 14a](../exercises/14a_gathered_load.ipynb): the gathered load, with tokens that are not ours. [Exercise
+# 14b](../exercises/14b_router_gradient.ipynb): the router's gradient. Or change a cell and run it again:
 #
 # 1. Count the bytes of a model with few, large experts: `qwen3(32768, k=2, H=4096, I=14336, experts=8)` is Mixtral's
 #    layer. Which part do the products move now, and what does it say about fusing?
@@ -726,8 +729,8 @@ figures.losses(curves)
 #    each row is multiplied with 14336 columns, not 768. The multiplications take about ten times as long as everything
 #    around them. Fusing pays most where experts are small.</details>
 # 2. Let `gathered_swiglu` store row r at `tokens[r]`, too. What happens, and for which k would it be right?
-#    <details><summary>Answer</summary>Each token has k rows in the result, and they overwrite each other. For k = 1
-#    it would be right, and no combine is needed.</details>
+#    <details><summary>Answer</summary>Each token has k rows in the result, and they overwrite each other. For k = 1 it
+#    would be right, and no combine is needed.</details>
 # 3. The layer before keeps `x` for its own backward. What does our layer keep in addition, for each token of
 #    Qwen3-30B-A3B? And if it kept `x` and computed the first product again?
 #    <details><summary>Answer</summary>4kI = 24,576 bytes: the pre-activation. Without it, backward would need a seventh

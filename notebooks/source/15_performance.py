@@ -811,7 +811,8 @@ grouped_products(before_swap, "aten::_grouped_mm")
 
 # %% [markdown]
 # Two layers have two products each. Forward and the gradient of the rows have the same mode, so they are counted
-# together where their shapes agree. The gradients of the weights have two operands of two dimensions (lesson 11).
+# together where their shapes agree. (The first layer's input needs no gradient: one product less.) The gradients of the
+# weights have two operands of two dimensions (lesson 11).
 #
 # Before you go on, compute what you can win. If the grouped products are a share s of the step, and they become f times
 # as fast, the step becomes 1 / (1 − s + s / f) times as fast:

@@ -22,8 +22,12 @@ GUESS = "notebooks/02_triton_in_fifteen_minutes.ipynb"  # the first lesson with 
 OPENED = """(() => {
     const panel = window.jupyterapp.shell.currentWidget;
     return {unsaved: panel.context.model.dirty, numbers: document.querySelectorAll('.cm-lineNumbers').length,
-            popups: document.querySelectorAll('.Toastify__toast, .jp-Dialog').length};
+            popups: document.querySelectorAll('.Toastify__toast, .jp-Dialog').length,
+            closed: window.jupyterapp.shell.leftCollapsed};
 })()"""
+# How the lines of a printed table are broken.
+LINES = """getComputedStyle(document.querySelector(
+    '.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stdout"] pre')).whiteSpace"""
 # Opens a terminal, and writes the path of `course` there to the file "where".
 TERMINAL = """(async () => {
     const widget = await window.jupyterapp.commands.execute('terminal:create-new');
@@ -82,6 +86,7 @@ def test_first_lesson_runs_in_a_browser_and_the_checkout_stays_as_it_was(page, t
     root, log = checkout(tmp_path / "course"), tmp_path / "log"
     mine = root / locations.COPIES
     before = (mine / lab.FIRST).read_bytes()
+    lab.first_layout(mine)
     with log.open("w") as stderr, jupyterlab(mine, tmp_path, stderr) as address:
         run_first_lesson(page, address(lab.FIRST))
         page.evaluate(SAVE)
@@ -103,6 +108,7 @@ def run_first_lesson(page, address):
         assert not opened["unsaved"], "nothing was done yet"
         assert opened["numbers"] > 0, "messages name lines"
         assert opened["popups"] == 0
+        assert opened["closed"], "the list of files takes the lesson's place"
         assert page.evaluate(RUN_ALL) == 0, "outputs were left from before the run"
         expected = list(stored_cells())
 
@@ -121,6 +127,7 @@ def run_first_lesson(page, address):
             assert ("error" in cell["outputs"]) == may_fail, source
             assert cell["pictures"] == pictures, source
         assert sum(pictures for _, _, pictures in expected) > 0, "the lesson has no figure to see"
+        assert page.evaluate(LINES) == "pre", "lines of a table are broken where they do not fit"
     except BaseException:
         path = Path(tempfile.gettempdir()) / "grouped-gemm-course-browser.png"
         page.screenshot(path)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+import expert_parallel
 import ranks
 from course_kernels import moe_feed_forward
 from course_kernels.distributed import ExpertParallel
@@ -265,6 +266,16 @@ def torchtitan_dispatcher(world):
     return close(torch.float32, **dict(zip(("out", "x", "scores"), zip(*found[::-1]))))
 
 
+def benchmark(world):
+    """The measurement runs at a tiny size; by hand is checked against one process, too."""
+    rows = expert_parallel.measure(expert_parallel.TINY, 24, "zipf", world.device, torch.float32)
+    by_way = {row["way"]: row for row in rows}
+    ours, hand = by_way["all_to_all"], by_way["by hand, our products"]
+    if not ours["deduplicated_bytes"] < ours["bytes_one_way"] or not ours["deduplicated_bytes"] < hand["bytes_one_way"]:
+        return f"bytes: {ours}, by hand {hand['bytes_one_way']}"
+    return ours["error"] < 1e-4 or f"error {ours['error']}"
+
+
 # ---- refused, in words
 
 
@@ -425,7 +436,7 @@ BOTH = {
     for function in (
         unequal, bfloat16, weights_on_input, one_rank_has_all_tokens, all_go_to_one_rank, no_rank_has_tokens,
         one_expert_thrice, ids_that_are_no_expert, narrow_ids, each_token_once, one_sum_a_rank, deterministic, pending,
-        unrouted, torchtitan_dispatcher, symmetric_in_shared_memory, refused,
+        unrouted, torchtitan_dispatcher, symmetric_in_shared_memory, benchmark, refused,
     )
 }  # fmt: skip
 LAST = {"dead_rank": dead_rank}

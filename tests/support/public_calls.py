@@ -237,7 +237,7 @@ def _experts(some, ints, ones) -> Iterator[Call]:
 
 def trained(**arguments: Any) -> list[Tensor]:
     """The result of a layer of experts, and every gradient, of the first order alone."""
-    leaves = [each for name, each in arguments.items() if isinstance(each, Tensor) and name != "top_k_index"]
+    leaves = [each for each in arguments.values() if isinstance(each, Tensor) and each.is_floating_point()]
     for each in leaves:
         each.requires_grad_()
     result = library.moe_feed_forward(**arguments)

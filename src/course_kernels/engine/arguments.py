@@ -16,6 +16,7 @@ from course_kernels.engine.access import Access, batch_access, flat_rows, load_a
 from course_kernels.engine.product import Epilogue, Gated, Problem, Product
 from course_kernels.engine.scaling import BLOCK, Blocks, Lines, blocks_restart, is_outer
 from course_kernels.engine.tuning import Extents, Gpu, Kind, choose, log_choice
+from course_kernels.engine.tuning.fallback_rules import FEW_GATHERED
 from course_kernels.kernels.codes import FunctionName, Layout, Scales, Schedule, compared_groups
 from course_kernels.runtime import Device
 
@@ -73,6 +74,8 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
     kind = _kind(problem, "m" if ragged else "batch", "k" if mat_b.stride(-2) == 1 else "n", mat_a)
     extents = Extents(_average(problem, groups) if ragged else rows, columns, depth, groups)
     config = _resolve_config(problem, kind, extents, out, (a, b, c), device)
+    if problem.options.config is None and epilogue.activation is not None:
+        config = _for_few_rows(config, kind, extents, out, device)
     block_m, block_n, block_k = config.block
     blocks = _block_scales(problem, scale_a, scale_b, ("g", "m", "k"), ("g", "n", "k"))
     counter = None
@@ -111,6 +114,16 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
     if ragged and a.has_descriptor:
         totals["a"] = 0 if a.kind == Layout.ROW_MAJOR else 1
     return Prepared("contiguous", programs, arguments, _options(config, device), totals)
+
+
+def _for_few_rows(config: GemmConfig, kind: Kind, extents: Extents, out: Tensor, device: Device) -> GemmConfig:
+    """The configuration for a product with an activation: another one if its groups have few rows."""
+    if kind.element_bytes != 2 or extents.M > FEW_GATHERED.block_m or device.num_sms is None:
+        return config
+    limits = dict(
+        capability=device.capability, shared_limit=device.shared_limit, uses_tma=False, accumulate=False
+    )  # fmt: skip
+    return FEW_GATHERED.fitted(kind.kernel, kind.element_bytes, out.element_size(), **limits) or config
 
 
 def _activation(epilogue: Epilogue) -> tuple | None:

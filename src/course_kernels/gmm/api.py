@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from course_kernels.memory import check_written, share_memory
 from course_kernels.packed.group_sums import sum_into
 from course_kernels.packed.torch_ops import multiply, multiply_into
 
-Config: TypeAlias = Mapping[str, Any] | GemmConfig | str | os.PathLike[str] | None
+Config: TypeAlias = Mapping[str, object] | GemmConfig | str | os.PathLike[str] | None
 
 
 def gmm(
@@ -40,6 +40,9 @@ def gmm(
     backend: Backend = "auto",
 ) -> Tensor:
     """Multiply the rows of each group with the group's matrix: ``out[rows of g] = lhs[rows of g] @ rhs[g] + bias[g]``.
+
+    >>> gmm(torch.ones(3, 4), torch.ones(2, 4, 1), torch.tensor([1, 2])).flatten()
+    tensor([4., 4., 4.], dtype=torch.bfloat16)
 
     Args:
         lhs: (M, K), the rows of all groups, one group after the other; float16, bfloat16 or float32. Any strides.

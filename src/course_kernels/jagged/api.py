@@ -24,6 +24,9 @@ def grouped_gemm_jagged(
 ) -> Tensor:
     """Multiply packed groups of rows by one B; by name of an implementation, with a program for every tile.
 
+    >>> grouped_gemm_jagged(torch.ones(3, 4), torch.ones(4, 1), torch.tensor([0, 1, 3])).flatten()
+    tensor([4., 4., 4.])
+
     Args:
         A_packed: (total_m, K), the groups one below the other. float16, bfloat16 or float32; any strides, any address.
         B: (K, N), likewise; its dtype may be another one.

@@ -48,6 +48,9 @@ def group_gemm(
 ) -> list[torch.Tensor]:
     """Multiply many pairs of matrices of different sizes, in one launch where they are alike in layout.
 
+    >>> [c.shape for c in group_gemm([torch.ones(2, 3), torch.ones(4, 1)], [torch.ones(3, 5), torch.ones(1, 6)])]
+    [torch.Size([2, 5]), torch.Size([4, 6])]
+
     Args:
         group_A: G matrices (M_i, K_i); float16, bfloat16, float32 or float8_e4m3fn, one dtype and device for all.
         group_B: G matrices (K_i, N_i) of the same dtype and device. Any strides, for A and B alike; any size may be 0.
@@ -158,22 +161,12 @@ class GroupGemmPlan:
         programs: int | None = None,
         record: bool = False,
     ) -> None:
-        self._make(group_A, group_B, out, Settings.checked(method, out_dtype, precision, config), programs, record)
-
-    @runtime.outside_graphs("a GroupGemmPlan is made between two graphs")
-    def _make(self, group_A, group_B, out, settings: Settings, programs, record) -> None:
         check_flags(record=record)
         if programs is not None and (type(programs) is not int or programs < 1):
             raise ValueError(f"programs must be a positive integer, got {programs!r}")
-        if torch.compiler.is_exporting() or functorch_level() is not None or is_traced():
-            raise RuntimeError(
-                "a GroupGemmPlan consists of addresses, which torch.export, torch.func, make_fx and jit.trace do not "
-                "have: use group_gemm there"
-            )
-        group_A, group_B = check_operands(group_A, group_B, settings.precision)
-        self._operands = group_A, group_B
-        self.out: list[torch.Tensor] = prepare_out(group_A, group_B, settings, out)
-        self._prepared = _prepare(group_A, group_B, self.out, settings, programs, record, kept=True)
+        made = _plan(group_A, group_B, out, Settings.checked(method, out_dtype, precision, config), programs, record)
+        self.out: list[torch.Tensor] = made[0]
+        self._operands, self._prepared = made[1:]
 
     def run(self) -> list[torch.Tensor]:
         """Compute all products from the operands' present contents. Returns ``out``.
@@ -181,8 +174,12 @@ class GroupGemmPlan:
         Raises:
             RuntimeError: an operand or output has other memory than when the plan was made.
         """
-        _launch(self._prepared, *self._operands, self.out)
+        self._enqueue()
         return self.out
+
+    @runtime.outside_graphs("a GroupGemmPlan launches its kernels between two graphs")
+    def _enqueue(self) -> None:
+        _launch(self._prepared, *self._operands, self.out)
 
     __call__ = run
 
@@ -266,6 +263,18 @@ def _by_torch(group_A, group_B, settings: Settings) -> list[torch.Tensor]:
 
 
 @runtime.outside_graphs("a GroupGemmPlan is made between two graphs")
+def _plan(group_A, group_B, out, settings: Settings, programs, record) -> tuple:
+    """A plan's outputs, operands and launches."""
+    if torch.compiler.is_exporting() or functorch_level() is not None or is_traced():
+        raise RuntimeError(
+            "a GroupGemmPlan consists of addresses, which torch.export, torch.func, make_fx and jit.trace do not "
+            "have: use group_gemm there"
+        )
+    operands = check_operands(group_A, group_B, settings.precision)
+    out = prepare_out(*operands, settings, out)
+    return out, operands, _prepare(*operands, out, settings, programs, record, kept=True)
+
+
 def _prepare(group_A, group_B, out, settings, programs=None, record=False, kept=False):
     """``launch.prepare``, imported when first needed."""
     if group_A:  # before triton is imported, which fails with less to say where numpy is missing

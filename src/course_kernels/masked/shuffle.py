@@ -188,7 +188,6 @@ def _rules() -> dict:
 torch.serialization.add_safe_globals([ShuffledWeight])
 
 
-@runtime.outside_graphs("shuffle_weight marks what it returns, which graphs cannot")
 def shuffle_weight(w: Tensor, layout: tuple[int, int] = (16, 16)) -> ShuffledWeight:
     """Reorder a weight for matrix instructions that take 16 lines, and 16 bytes of each line at a time.
 
@@ -212,6 +211,13 @@ def shuffle_weight(w: Tensor, layout: tuple[int, int] = (16, 16)) -> ShuffledWei
         Bit for bit what ``aiter.ops.shuffle.shuffle_weight`` of AMD's AITER makes of these types with its defaults.
         NVIDIA's GPUs gain nothing from it: leave weights plain there. The copy has no gradient.
     """
+    marked: ShuffledWeight = _marked(w, layout)
+    return marked
+
+
+@runtime.outside_graphs("shuffle_weight marks what it returns, which graphs cannot")
+def _marked(w, layout):
+    """A checked and shuffled copy with its mark."""
     if layout not in ((16, 16), [16, 16]):
         raise ValueError(f"layout must be (16, 16), got {layout!r}")
     check_weight("w", w)

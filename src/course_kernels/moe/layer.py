@@ -3,8 +3,9 @@
 Forward, for the rows of experts: ``pre`` = x's rows times gate and up; its activation; times down; the weighted sum of
 each token's rows. The backward keeps x and ``pre`` alone, and gathers rows and computes the activation again.
 
-On Hopper the products of many rows run in the CuTe kernel, whose operands are descriptors, so the rows are gathered
-first. Elsewhere, and for few rows, the Triton kernel gathers as it loads, and its epilogue activates (``is_fused``).
+A product's kernel gathers its rows as it loads, and its epilogue activates (``is_fused``): on Hopper the one in CuTe
+DSL, elsewhere and for few rows the Triton kernel. What the kernel in CuTe DSL cannot do, such as a bias, has launches of
+its own around plain products there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from course_kernels.packed.checks import check_call
 from course_kernels.packed.group_sums import group_sums
 from course_kernels.packed.torch_ops import is_column_major
 
-FUSED_ROWS = 16  # of an average expert, up to which the fused Triton kernel is taken on Hopper
+# Rows of an average expert up to which a Hopper GPU takes the fused Triton kernel where the one in CuTe DSL cannot fuse.
+FUSED_ROWS = 16
 
 
 def runs_in_torch(operands: Operands, form: Form) -> bool:

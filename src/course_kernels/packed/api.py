@@ -11,7 +11,7 @@ from course_kernels.contexts import autocast_dtype, cast, has_overrides, is_comp
 from course_kernels.engine.checks import Backend
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
-from course_kernels.packed.checks import Tail, check_options
+from course_kernels.packed.checks import Tail, check_options, ends_of
 from course_kernels.packed.torch_ops import multiply, multiply_collecting, multiply_into
 
 
@@ -30,8 +30,13 @@ def grouped_mm(
     accumulate: bool = False,
     main_grad: Tensor | None = None,
     num_sms: int | None = None,
+    sizes: Tensor | None = None,
 ) -> Tensor:
     """Multiply the matrices of each group; the ranks of the operands say which extent the groups share out.
+
+    >>> rows, weights = torch.ones(3, 4), torch.ones(2, 4, 5)
+    >>> grouped_mm(rows, weights, offs=torch.tensor([1, 3])).shape
+    torch.Size([3, 5])
 
     =========  ==================  ==================  ===============  ==================================
     mode       mat_a               mat_b               result           group g is
@@ -70,14 +75,15 @@ def grouped_mm(
             their memory system, which takes subnormal numbers for zero.
         main_grad: float32 tensor of mat_b's shape, any strides, to which the backward adds mat_b's gradient: in
             float32, rounded once, without a gradient in mat_b's dtype. mat_b itself gets none (its ``.grad`` stays
-            None, and hooks on it are called with None). In mode "m" alone; not with ``out``, ``torch.func`` or
-            ``torch.export``, nor for gradients of gradients. It runs between two graphs of ``torch.compile``, so not
-            with ``fullgraph=True``. Its version is not checked: as with ``.grad``, a second backward through the same
-            graph adds again.
+            None, or becomes zeros under torch's DDP, and hooks on it are called with None). In mode "m" alone; not
+            with ``out``, ``torch.func`` or ``torch.export``, nor for gradients of gradients. It runs between two graphs
+            of ``torch.compile``, so not with ``fullgraph=True``. Its version is not checked: as with ``.grad``, a
+            second backward through the same graph adds again.
         num_sms: SMs that the product and its gradients may use, at least 1. The others stay free, for communication for
             example. A kernel whose clusters have two SMs takes at least two. The sum for the gradient of ``bias``, and
             copies of 8-bit operands, are launches of their own without this limit. All numbers below that of the
             GPU share one compiled kernel. Default: all.
+        sizes: (G,) int32 or int64, the extent of each group, in place of ``offs``, which are their running sums.
 
     Returns:
         The result, row-major and contiguous; ``out`` itself if it was given. An empty group of mode "k" gives zeros (or
@@ -138,12 +144,14 @@ def grouped_mm(
                                               (2.15: RuntimeError, on a CPU)
         ====================================  ===============================  ======================================
     """
-    if has_overrides(mat_a, mat_b, offs, bias, out) and not is_compiling():
+    if has_overrides(mat_a, mat_b, offs, bias, out, sizes) and not is_compiling():
         return handle_torch_function(
-            grouped_mm, (mat_a, mat_b, offs, bias, out), mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype,
+            grouped_mm, (mat_a, mat_b, offs, bias, out, sizes), mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype,
             out=out, tail=tail, check=check, backend=backend, config=config, accumulate=accumulate,
-            main_grad=main_grad, num_sms=num_sms,
+            main_grad=main_grad, num_sms=num_sms, sizes=sizes,
         )  # fmt: skip
+    if sizes is not None:
+        offs = ends_of(sizes, offs)
     if (
         tail != "zero" or config is not None or num_sms is not None
         or accumulate is not False or check is not False

@@ -264,3 +264,19 @@ def check_ends(offs: Tensor | None, mode: str, total: int | None) -> None:
     last = int(offs[-1]) if groups else 0
     if last > total:
         raise ValueError(f"offs[{groups - 1}] = {last} is past the end of the operands, total_{mode} = {total}")
+
+
+def ends_of(sizes: Tensor, offs) -> Tensor:
+    """The ends of groups that were given by their sizes.
+
+    Raises:
+        TypeError, ValueError: naming ``sizes``, or ``offs`` where both are given.
+    """
+    if offs is not None:
+        raise ValueError("offs must be None where sizes is given: both say where groups end")
+    check_dense("sizes", sizes)
+    if sizes.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"sizes must be torch.int32 or torch.int64, got {sizes.dtype}")
+    if sizes.dim() != 1:
+        raise ValueError(f"sizes must be 1-D, the rows of each group, got shape {tuple(sizes.shape)}")
+    return GroupLayout.from_sizes(sizes).ends

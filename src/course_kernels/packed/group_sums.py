@@ -27,6 +27,7 @@ from course_kernels.kernels.codes import compared_groups
 from course_kernels.layout import GroupLayout
 from course_kernels.memory import check_has_memory, check_written
 from course_kernels.packed import sharding
+from course_kernels.packed.checks import ends_of
 from course_kernels.validation import check_dense, check_flags
 
 CHUNK = 256  # rows that one program sums; fixed, so that sums do not depend on the GPU
@@ -34,9 +35,20 @@ _ELEMENTS = 4096  # of the block that a program of four warps holds
 
 
 def group_sums(
-    matrix: Tensor, offs: Tensor, *, out: Tensor | None = None, accumulate: bool = False, backend: Backend = "auto"
+    matrix: Tensor,
+    offs: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
+    accumulate: bool = False,
+    backend: Backend = "auto",
+    sizes: Tensor | None = None,
 ) -> Tensor:
     """Sum the rows of each group in float32.
+
+    >>> group_sums(torch.ones(5, 2), sizes=torch.tensor([2, 0, 3]))
+    tensor([[2., 2.],
+            [0., 0.],
+            [3., 3.]])
 
     Args:
         matrix: (total, N) float16, bfloat16 or float32; any strides, any base address.
@@ -47,6 +59,7 @@ def group_sums(
         backend: "triton" runs the kernels (in Triton's interpreter on CPU tensors), as does "cute", which has none of
             its own; "torch" sums group after group, and reads ``offs`` on the host. "auto" is "torch" on CPU tensors,
             and "triton" elsewhere.
+        sizes: (G,) int32 or int64, the rows of each group, in place of ``offs``, which are their running sums.
 
     Returns:
         float32 (G, N), contiguous; ``out`` itself if it was given. Zeros where a group has no rows.
@@ -63,6 +76,8 @@ def group_sums(
         DTensors. Deterministic bit for bit, on any GPU. Wrong ends give an unspecified result, and never an access
         outside of the tensors.
     """
+    if sizes is not None:
+        offs = ends_of(sizes, offs)
     _check(matrix, offs, backend)
     check_flags(accumulate=accumulate)
     if out is None:

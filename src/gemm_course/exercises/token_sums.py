@@ -46,14 +46,19 @@ def explain_table(event: Event) -> Observed:
     """A read outside of `ends`, and the likely mistake."""
     if event.place is not None and event.place[1] < 0:
         return Observed(event, ". Group 0 starts at 0, and no entry of `ends` says so")
-    return Observed(event, ". `ends` has an entry for each group, and `ends[g]` is where group g ends")
+    note = ". `ends` has as many entries as there are groups, and group g ends at `ends[g]`"
+    return Observed(event, note, single=True)
 
 
 def explain_nan(ran: Ran, bounds: list[tuple[int, int]], nan: Iterable[int], block: int) -> Words | None:
-    """The load outside of a matrix behind NaN in groups that no row of the tail can reach; None if there is none."""
+    """The load outside of a matrix behind NaN in groups that no row of the tail can reach; None if there is none.
+
+    One past the last token is none: then a loop or a mask takes too many, which other words explain.
+    """
     total = bounds[-1][1]
     apart = any(start - (start - end) // block * block <= total for start, end in (bounds[g] for g in nan))
-    loads = [event for event in ran.events if event.kind == "load" and event.matrix not in (None, "ends")]
+    tokens = {"A": "columns", "B": "rows", "grad": "rows"}
+    loads = [e for e in ran.events if e.kind == "load" and e.matrix in tokens and e.side != tokens[e.matrix]]
     return Words(f"NaN was read outside of {loads[0].matrix}", because=Observed(loads[0])) if apart and loads else None
 
 

@@ -107,6 +107,7 @@ class Observed(Cause):
 
     event: Event
     note: str = ""
+    single: bool = False  # an access of one element has no mask, and none with `<=`
 
     def __post_init__(self):
         if self.event.kind not in ("load", "store", "undefined", "atomic", "changed", "sync"):

@@ -80,13 +80,12 @@ def _(cause: causes.Words) -> list[Line]:
 def _(cause: Observed) -> list[Line]:
     event = cause.event
     stride = lines_of(event.wrong_stride) if event.wrong_stride and event.side else []
-    # An exercise's own words know more than the distance.
-    found = [_about(event.line, _sentence(event, bool(stride or cause.note))), *stride]
+    found = [_about(event.line, _sentence(event, bool(stride) or cause.single)), *stride]
     return [*found[:-1], Line(found[-1].text + cause.note, found[-1].about)]
 
 
 def _sentence(event: Event, explained: bool) -> str:
-    """A probe's observation; `explained`: what follows explains it."""
+    """A probe's observation; `explained`: not by `<=` in a mask, since something else explains it."""
     if event.kind == "sync":
         return f"{event.what}, so the CPU has to wait for the GPU"
     if event.kind == "changed":

@@ -7,6 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
+import forked
 from course_kernels import grouped_mm, runtime
 from course_kernels.packed import torch_ops
 from course_kernels.testing import integers, poisoned, reference, strided_like
@@ -262,3 +263,32 @@ def test_a_training_step_on_a_gpu(backend):
         taken = torch.cuda.max_memory_allocated() - before
     assert taken < 2**20
     assert torch.equal(main_grad, 3 * exact_gradient(x, weight, offs, grad).float())
+
+
+DATA_PARALLEL = """
+import torch
+import torch.distributed as dist
+from course_kernels import grouped_mm
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2, 4, 3))
+        self.factor = torch.nn.Parameter(torch.ones(3))  # with a gradient of the usual kind
+        self.main_grad = torch.zeros(2, 4, 3)
+
+    def forward(self, x):
+        return grouped_mm(x, self.weight, offs=torch.tensor([3, 5]), main_grad=self.main_grad) * self.factor
+
+layer = Layer()
+parallel = torch.nn.parallel.DistributedDataParallel(layer)
+parallel(torch.ones(5, 4)).sum().backward()
+print(layer.main_grad.unique().tolist(), layer.weight.grad.unique().tolist())
+dist.destroy_process_group()
+"""
+
+
+def test_under_distributed_data_parallel_grad_is_zeros():
+    done = forked.run(DATA_PARALLEL)
+    assert done.stdout.strip() == "[2.0, 3.0] [0.0]", done.stderr

@@ -211,6 +211,8 @@ def test_what_a_probe_saw_becomes_a_sentence(change, says):
     event = Event(**{**EVENT, **change})
     assert said(Observed(event)) == says
     assert said(Observed(event, ". So")) == f"{says}. So"
+    without = says.replace(": one too many, as `<=` in place of `<` gives", "")
+    assert said(Observed(event, single=True)) == without
 
 
 def test_numbers_have_their_plural():

@@ -47,6 +47,9 @@ _DESCRIBED = {
     ),
     "ieee": _by_rows((32, 32, 32, 8, 3, 8, 2, 1), (128, 64, 16, 8, 3, 8, 1, 1)),
 }  # fmt: skip
+# For a layer's products of up to 16 rows a group, whose rows are gathered and whose weights are read through pointers,
+# 16 bytes at a time: on an H200 0.74 to 0.8 of the time of the rule below, for Qwen3-30B-A3B, Mixtral and DeepSeek-V3.
+FEW_GATHERED = GemmConfig(16, 128, 128, 4, 5)
 # For launches where an operand or the result has no descriptor. Its addresses take registers, and tiles with 128
 # accumulators per thread have none left.
 _POINTERS = {

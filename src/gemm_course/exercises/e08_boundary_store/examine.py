@@ -127,6 +127,9 @@ _STORES = {
     "the mask compares with the number of the group's columns, `end` - `start`, and not with where they end": (
         lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, end - start)
     ),
+    "the mask subtracts `start` from the columns, and `end` counts from the first column of C, as they do": (
+        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, end + start)
+    ),
     "the last row of C is left out: rows end at N, exclusive": (
         lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n - 1, end)
     ),

@@ -14,7 +14,7 @@ from gemm_course.exercises.e12a_scaled_epilogue.run import BLOCK_K, BLOCK_M, BLO
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.causes import BELOW, Causes, Observed
-from gemm_course.judging.panels import panel
+from gemm_course.judging.panels import panel, tile_slices
 from gemm_course.judging.sentences import counted
 
 CHECKS = ("token", "group", "rounding", "rows")
@@ -264,6 +264,15 @@ def _other_groups_scale(case: Case, parts: dict, sums: dict, wrong: list[int]) -
         for other, scale in enumerate(case.inputs["scale_b"].double()):
             if torch.equal(parts[g].values, (sums[g] * _token_scales(case, g)[:, None] * scale).half()):
                 return f"this has the scale of group {other}: group {g} has scale_b[{g}]"
+        want = {
+            other: (sums[g] * _token_scales(case, g)[:, None] * scale).half()
+            for other, scale in enumerate(case.inputs["scale_b"].double())
+        }
+        for i, line in enumerate(tile_slices(sums[g].shape, (BLOCK_M, BLOCK_N))):
+            for j, tile in enumerate(line):
+                got = next((o for o, each in want.items() if torch.equal(parts[g].values[tile], each[tile])), g)
+                if got != g:
+                    return f"tile ({i}, {j}) of C[{g}] has the scale of group {got}: all tiles of it have scale_b[{g}]"
     return ""
 
 

@@ -88,6 +88,12 @@ def _in_strips(height: int) -> Callable:
     return _placed(place)
 
 
+def _to_the_end(at: _At, total: int) -> Tile:
+    """The tile if the group's tile rows are counted to the end of the matrix."""
+    tiles_m = _tile_rows(total - at.start)
+    return _tile(at.own % tiles_m, at.own // tiles_m, at.start, at.end)
+
+
 def _chosen(choose: Callable) -> Callable:
     """A walk that gets (first, start, end) of each tile by ``choose(tile_ends, ends, passed)``: what it has passed."""
 
@@ -155,6 +161,16 @@ NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
     ),
     ("place", _ONE_OF_TWO, _placed(lambda at: _tile(at.own % at.tiles_m, at.own % at.tiles_m, at.start, at.end))),
     ("place", _ONE_OF_TWO, _placed(lambda at: _tile(at.own // at.tiles_m, at.own // at.tiles_m, at.start, at.end))),
+    (
+        "place",
+        "a tile's rows begin at its group's first row, `start`; `first` is the number of a tile",
+        _placed(lambda at: _tile(at.own % at.tiles_m, at.own // at.tiles_m, at.tile - at.own, at.end)),
+    ),
+    (
+        "once",
+        "tiles_m counts the tile rows from the group's start to the end of the matrix, and not to the group's `end`",
+        lambda sizes, N: groups_of(sizes, N, place=lambda at: _to_the_end(at, sum(sizes))),
+    ),
     (
         "once",
         "tile_row_ends counts tile rows, and each of them has tiles_n tiles: the tiles end at tile_row_ends * tiles_n",
