@@ -143,7 +143,7 @@ print(f"predicted: {sum(plain_ms(32768)):.1f} ms for the layer, {in_products:.1f
 #
 # ## One fusion at a time
 #
-# We fuse step by step, and count after each. The table starts with the fifteen operations in five parts:
+# We fuse step by step, and count after each. The table starts with the fifteen operations in six parts:
 
 # %%
 T, k, H, I, E = 32768, 8, 2048, 768, 128
