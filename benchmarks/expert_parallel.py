@@ -202,6 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="the record's file")
     parser.add_argument("--commit", help="of the code, where there is no git checkout")
+    parser.add_argument("--tokens", type=int, nargs="+", help=f"of a GPU; default: {Sizes().tokens}")
     parser.add_argument("--tiny", action="store_true", help="a small layer, to try the program")
     given = parser.parse_args()
     cuda = torch.cuda.is_available()
@@ -211,7 +212,7 @@ def main() -> None:
     dist.init_process_group("nccl" if cuda else "gloo")
     sizes, dtype = (TINY if given.tiny else Sizes()), torch.bfloat16 if cuda else torch.float32
     rows = []
-    for tokens in sizes.tokens:
+    for tokens in given.tokens or sizes.tokens:
         for routing in ROUTINGS:
             found = measure(sizes, tokens, routing, device, dtype)
             rows += found
