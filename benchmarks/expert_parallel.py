@@ -140,7 +140,8 @@ def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict
     rows.requires_grad_()
     results = torch.randn_like(rows)
     moving = sum(handle.matrix[rank]) - handle.matrix[rank][rank]  # rows that leave this GPU
-    equal = torch.zeros(ranks * -(-sum(handle.matrix[rank]) // ranks), sizes.hidden, dtype=dtype, device=device)
+    each = -(-sum(map(sum, handle.matrix)) // ranks**2)  # rows of a pair of ranks, on average
+    equal = torch.zeros(ranks * each, sizes.hidden, dtype=dtype, device=device)
     landing = torch.empty_like(equal)
     ways_alone = {
         "the layer alone, on the rows that arrive": lambda: moe_feed_forward(
