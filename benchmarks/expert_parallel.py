@@ -31,6 +31,7 @@ from torch.nn.functional import silu
 
 from course_kernels import grouped_mm, moe_feed_forward
 from course_kernels.bench import record
+from course_kernels.bench.timing import capture
 from course_kernels.distributed import ExpertParallel
 
 
@@ -180,9 +181,8 @@ def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict
             wire = bound + moving * 8 * sizes.top_k
         note(name, forward, slowest(both, sizes.repeats, device), error=error, bytes_one_way=wire)
     if device.type == "cuda":
-        graph = torch.cuda.CUDAGraph()
-        with torch.no_grad(), torch.cuda.graph(graph):
-            ways["symmetric"]()
+        with torch.no_grad():
+            graph = capture(ways["symmetric"])
         note("symmetric, forward in a graph", slowest(graph.replay, sizes.repeats, device))
 
     def exchange():
