@@ -31,6 +31,7 @@ from torch.nn.functional import silu
 
 from course_kernels import grouped_mm, moe_feed_forward
 from course_kernels.bench import record
+from course_kernels.bench.timing import capture
 from course_kernels.distributed import ExpertParallel
 
 
@@ -140,7 +141,8 @@ def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict
     rows.requires_grad_()
     results = torch.randn_like(rows)
     moving = sum(handle.matrix[rank]) - handle.matrix[rank][rank]  # rows that leave this GPU
-    equal = torch.zeros(ranks * -(-sum(handle.matrix[rank]) // ranks), sizes.hidden, dtype=dtype, device=device)
+    each = -(-sum(map(sum, handle.matrix)) // ranks**2)  # rows of a pair of ranks, on average
+    equal = torch.zeros(ranks * each, sizes.hidden, dtype=dtype, device=device)
     landing = torch.empty_like(equal)
     ways_alone = {
         "the layer alone, on the rows that arrive": lambda: moe_feed_forward(
@@ -179,9 +181,8 @@ def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict
             wire = bound + moving * 8 * sizes.top_k
         note(name, forward, slowest(both, sizes.repeats, device), error=error, bytes_one_way=wire)
     if device.type == "cuda":
-        graph = torch.cuda.CUDAGraph()
-        with torch.no_grad(), torch.cuda.graph(graph):
-            ways["symmetric"]()
+        with torch.no_grad():
+            graph = capture(ways["symmetric"])
         note("symmetric, forward in a graph", slowest(graph.replay, sizes.repeats, device))
 
     def exchange():

@@ -43,7 +43,8 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.jagged": "course_kernels/jagged/test_triton_kernels.py",
     "course_kernels.kernels.transposed": "course_kernels/packed/test_api.py",
     "course_kernels.kernels.peers": "course_kernels/distributed/transports/test_peers.py",
-    # It needs several ranks.
+    # They need several ranks.
+    "course_kernels.moe.parallel": "course_kernels/distributed/test_expert_parallel.py",
     "course_kernels.distributed.transports.symmetric": "course_kernels/distributed/test_expert_parallel.py",
     "course_kernels.kernels.cute_sm90.compilation": "course_kernels/kernels/cute_sm90/test_kernel.py",
     "course_kernels.kernels.cute_sm90.block_scales": "course_kernels/kernels/cute_sm90/test_blockwise.py",

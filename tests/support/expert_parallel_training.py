@@ -151,9 +151,11 @@ def checkpointed(world):
     ep.transport.plan = lambda ids: routed.append(ids) or plan(ids)
     results = []
     for again in (False, True):
-        own, scores, *weights = leaves(x[world.rank], torch.ones(x[world.rank].shape[0], EXPERTS), *parameters)
+        own, scores, *weights = leaves(
+            x[world.rank], torch.ones(x[world.rank].shape[0], EXPERTS, device=world.device), *parameters
+        )
         generator = torch.Generator().manual_seed(world.rank)
-        noisy = scores + torch.rand(scores.shape, generator=generator)
+        noisy = scores + torch.rand(scores.shape, generator=generator).to(world.device)
         chosen, ids = noisy.topk(TOP_K)
         handle = ep.plan(ids)
 

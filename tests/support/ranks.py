@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import queue
 import socket
 import subprocess
 import sys
+import time
 import traceback
 from datetime import timedelta
 from typing import NamedTuple
@@ -58,6 +60,20 @@ def _work(rank, size, kind, port, cases, results):
     os._exit(0)  # another process that has failed would keep this one waiting
 
 
+def _collected(results, workers, patience=150) -> dict:
+    """What each process has put; nothing of one that has crashed."""
+    found, until = {}, time.monotonic() + patience
+    while len(found) < len(workers) and time.monotonic() < until:
+        try:
+            rank, each = results.get(timeout=1)
+            found[rank] = each
+        except queue.Empty:
+            crashed = [rank for rank, worker in enumerate(workers) if worker.exitcode and rank not in found]
+            if crashed:
+                return {rank: {} for rank in crashed} | found
+    return {rank: {} for rank in range(len(workers))} | found
+
+
 def main(cases) -> None:
     """Run cases in the processes that the command line asks for."""
     size, kind = int(sys.argv[1]), sys.argv[2]
@@ -71,7 +87,7 @@ def main(cases) -> None:
     for worker in workers:
         worker.start()
     try:
-        found = dict(results.get(timeout=150) for _ in workers)
+        found = _collected(results, workers)
     finally:
         for worker in workers:
             worker.kill()
