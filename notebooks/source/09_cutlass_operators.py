@@ -389,8 +389,8 @@ else:
 # ## The reference notebook, end to end
 #
 # NVIDIA's example notebook was written for the first release of this API. It imports the package `cutlass_api`, which
-# NVIDIA has renamed to `cutlass.operators`. So import `cutlass_api` from `course_kernels.cutlass_ops`, which has the old
-# names. With this one line changed the notebook runs, and now on Hopper, too. (Its `compile` asks the driver, so it
+# NVIDIA has renamed to `cutlass.operators`. So import `cutlass_api` from `course_kernels.cutlass_ops`, which has the
+# old names. With this one line changed the notebook runs, and now on Hopper, too. (Its `compile` asks the driver, so it
 # needs the GPU.)
 #
 # ```python

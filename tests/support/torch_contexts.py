@@ -33,6 +33,7 @@ ROWS = {
     "`to_fp8_then_scaled_grouped_mm`": "to_fp8_then_scaled_grouped_mm blockwise torch",
     "`quantize_1x128`": "quantize_1x128 offs torch",
     "`quantize_128x128`": "quantize_128x128 torch",
+    "`moe_feed_forward`": "moe_feed_forward swiglu torch",
     "`group_sums`": "group_sums torch",
     "`deepgemm`": "deepgemm torch",
     "`gmm`": "gmm torch",
@@ -56,6 +57,9 @@ def chosen() -> dict[str, Call]:
     known = {call.name: call for call in calls()}
     collecting = known["grouped_mm main_grad torch"]
     known[collecting.name] = replace(collecting, function=course_kernels.grouped_mm)
+    layer = known["moe_feed_forward swiglu torch"]
+    leaves = "x", "gate_up", "down", "top_k_weights", "gate_up_bias", "down_bias"
+    known[layer.name] = replace(layer, function=course_kernels.moe_feed_forward, leaves=leaves)
     known["GroupLayout"] = replace(known["GroupLayout"], function=moved)
     found = {label: known[name] for label, name in ROWS.items()}
     return {label: call.with_(check=False) if "check" in call.arguments else call for label, call in found.items()}

@@ -88,7 +88,7 @@ def _read(path: str) -> object:
     """The content of a tuning file. Read once in a process, as AITER does."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"config must be the path of a JSON file, got {path!r}: {error}") from None
 
 

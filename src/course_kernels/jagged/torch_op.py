@@ -13,9 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from course_kernels import operators, runtime
+from course_kernels import flops, operators, runtime
 from course_kernels.contexts import is_batched_by_autograd, is_compiling, is_plain, is_profiling, wants_grad
-from course_kernels.engine import flops
 from course_kernels.jagged.checks import check_form
 from course_kernels.packed import torch_ops
 from course_kernels.packed.api import grouped_mm

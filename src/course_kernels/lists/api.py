@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn, SupportsIndex, TypeAlias
 
 import torch
 
-from course_kernels import runtime
+from course_kernels import flops, runtime
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import (
     functorch_level,
@@ -26,7 +26,6 @@ from course_kernels.contexts import (
     wants_function,
 )
 from course_kernels.dtypes import FP8, Precision
-from course_kernels.engine import flops
 from course_kernels.lists.checks import Method, Settings, check_operands, prepare_out
 from course_kernels.validation import check_flags
 

@@ -11,8 +11,8 @@ import functools
 import torch
 from torch import Tensor
 
+from course_kernels import flops
 from course_kernels.contexts import is_functional, is_plain, is_profiling, refuse_dtensors, wants_grad
-from course_kernels.engine import flops
 from course_kernels.engine.options import Options, decode_launch, encode_launch
 from course_kernels.engine.plans import execute
 from course_kernels.masked.checks import Call, check_call, problem_of

@@ -5,9 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from course_kernels import runtime
-from course_kernels.contexts import functorch_level, is_compiling, is_plain, is_profiling, wants_grad
-from course_kernels.engine import flops
+from course_kernels import flops, runtime
+from course_kernels.contexts import (
+    functorch_level,
+    is_batched_by_autograd,
+    is_compiling,
+    is_plain,
+    is_profiling,
+    wants_grad,
+)
 from course_kernels.moe import layer
 from course_kernels.moe.activations import decode, encode
 from course_kernels.moe.checks import check_main_grads, check_operands
@@ -100,6 +106,10 @@ def _is_asked_for(ctx, argument: int) -> bool:
 
 def _prepared(grad: Tensor, operands: Operands) -> Tensor:
     """A result's gradient as kernels read it: of x's dtype, its last extent contiguous."""
+    if is_batched_by_autograd(grad):
+        raise RuntimeError(
+            "moe_feed_forward takes no batched gradients (is_grads_batched=True): call torch.autograd.grad for each"
+        )
     return grad.to(operands.x.dtype).contiguous()
 
 

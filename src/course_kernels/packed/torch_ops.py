@@ -12,7 +12,7 @@ import functools
 import torch
 from torch import Tensor
 
-from course_kernels import operators, runtime
+from course_kernels import flops, operators, runtime
 from course_kernels.contexts import (
     functorch_level,
     in_memory,
@@ -24,7 +24,6 @@ from course_kernels.contexts import (
     wants_grad,
 )
 from course_kernels.dtypes import MODE_OF_RANKS
-from course_kernels.engine import flops
 from course_kernels.engine.checks import check_out_form
 from course_kernels.engine.options import Options, decode_launch, encode_launch
 from course_kernels.engine.plans import execute
