@@ -68,7 +68,6 @@ RECORDS = {
     "configurations": Part("time_model.measure", ("h100",)),
     "configurations_8bit": Part("time_model.measure_8_bit", ("h100",)),
     "gmm": Part("gmm_api.rows", tells_rows=True),
-    "moe": Part("moe_api.rows", ("h100",)),
     "fuzz": Part("fuzz.record_of_triton"),
     "fuzz_cute": Part("fuzz.record_of_cute"),
     "gpu_tests": Part("verify.gpu_tests", depends_on=record.LIBRARY),
