@@ -18,15 +18,18 @@ def choose(problem: Problem, product: Product, out: Tensor):
     """Make the plan of the named backend, or of the fastest expected one. Triton takes what "cute" does not compute.
 
     Raises:
-        ValueError, ImportError: the named backend does not run here.
+        ValueError, ImportError: the named backend does not run here, or the one that is left takes no index.
     """
     named, device = problem.options.backend, product.a.device
-    if named == "torch" or (named == "auto" and device.type == "cpu"):
+    in_torch = named == "torch" or (named == "auto" and device.type == "cpu")
+    if in_torch and product.index is None:
         log_choice(problem, "torch", None, None, "as named" if named == "torch" else "operands are on a CPU")
         return torch_loop.Plan(problem)
     plan = offered(problem, product, out)
     if plan is not None:
         return plan
+    if product.index is not None and (in_torch or problem.mode == "k"):
+        raise ValueError(f"rows must have no index in mode {problem.mode!r} of backend {named!r}: gather them first")
     from course_kernels.engine import launch  # imports Triton, which takes a second
 
     return launch.plan(problem, product, out)

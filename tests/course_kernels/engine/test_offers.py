@@ -35,6 +35,16 @@ def test_the_named_backend(hopper):
     assert chosen(backend="cute") is cute
 
 
+@pytest.mark.parametrize(("backend", "along_k"), [("torch", False), ("auto", False), ("triton", True)])
+def test_no_backend_ignores_an_index(backend, along_k):
+    a, b = torch.zeros(5, 24).bfloat16(), torch.zeros(3, 40, 24).bfloat16().mT
+    rows = Ends(torch.zeros(3, dtype=torch.int32), torch.zeros(8, dtype=torch.int32))
+    product = Product(*((a.mT, torch.zeros(5, 8).bfloat16()) if along_k else (a, b)), rows)
+    problem = Problem("k" if along_k else "m", 3, 8, 40, 24, (8, 40), a.dtype, "ieee", Options(backend=backend))
+    with pytest.raises(ValueError, match="rows must have no index in mode"):
+        offers.choose(problem, product, torch.zeros(8, 40).bfloat16())
+
+
 def test_auto_takes_torch_on_cpu_tensors():
     assert isinstance(chosen(), torch_loop.Plan)
 
