@@ -596,9 +596,9 @@ panels = {title: records.layer_overheads(uniform, part) for title, part in parts
 figures.overheads(panels) if recorded else print("not recorded yet")
 
 # %% [markdown]
-# The prediction is kind to the fifteen operations: it lets each of them run at the speed of a copy. And where the routing
-# weights are float32, as a careful router gives them, torch multiplies, orders and adds the results in float32. There it
-# moves twice the bytes. The fused kernel reads the same weights, and nothing gets wider.
+# The prediction is kind to the fifteen operations: it lets each of them run at the speed of a copy. And where the
+# routing weights are float32, as a careful router gives them, torch multiplies, orders and adds the results in float32.
+# There it moves twice the bytes. The fused kernel reads the same weights, and nothing gets wider.
 #
 # ## In the library
 #

@@ -21,6 +21,16 @@ class OutsideError(Exception):
     """A kernel has read or written memory that belongs to no tensor."""
 
 
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """A tensor's memory on the CPU; None without: of the wrappers that ``torch.func`` leaves behind, for example."""
+    if tensor.device.type != "cpu" or tensor.is_sparse:
+        return None
+    try:
+        return tensor.untyped_storage()
+    except NotImplementedError:
+        return None
+
+
 class _Memory:
     """The addresses that belong to tensors: those of a launch's arguments, and of all others once one is needed."""
 
@@ -29,7 +39,7 @@ class _Memory:
 
     def know(self, tensors) -> None:
         """Forget all others: between two launches, tensors come and go."""
-        storages = [each.untyped_storage() for each in tensors if each.device.type == "cpu" and not each.is_sparse]
+        storages = [storage for each in tensors if (storage := _storage(each)) is not None]
         parts = sorted({(each.data_ptr(), each.data_ptr() + each.nbytes()) for each in storages if each.nbytes()})
         self.low, self.high = np.array(parts, dtype=np.int64).reshape(-1, 2).T
 

@@ -36,8 +36,8 @@ from course_kernels.packed.group_sums import group_sums
 
 def multiply(product: Product, options: Options) -> Tensor:
     """A grouped product, scaled or not, in any of torch's contexts but autocast; differentiable without scales."""
-    a, b, rows, scaling, epilogue, _ = product
-    if is_plain(a, b, *rows, *scaling[:2], epilogue.bias) and not is_profiling():
+    a, b, _, scaling, epilogue, _ = product
+    if is_plain(a, b, product.offs, *scaling[:2], epilogue.bias) and not is_profiling():
         if not scaling and wants_grad(a, b, epilogue.bias):
             return _Differentiable.apply(a, b, product.offs, epilogue.bias, options)
         return execute(product, options, None, check_call)
