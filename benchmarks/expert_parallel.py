@@ -36,7 +36,7 @@ from course_kernels.distributed import ExpertParallel
 
 
 class Sizes(NamedTuple):
-    """Of the layer, and of what is measured."""
+    """The layer's sizes, tokens of a GPU, and repetitions of a measurement."""
 
     hidden: int = 2048
     inner: int = 768

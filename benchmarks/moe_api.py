@@ -70,7 +70,7 @@ class Layer:
 
     @property
     def leaves(self) -> list[Tensor]:
-        """What gets gradients."""
+        """The tensors whose gradients a step computes."""
         return [self.x, self.gate_up, self.down, self.weights]
 
     @property

@@ -844,7 +844,7 @@ for layer in model:
 # No `aten::_grouped_mm` may be left over. (On a CPU, ours calls torch's loop of products. So nothing can be timed
 # here.)
 #
-# **4. See what came of it**, in the profile: on a GPU, its events have `device_time_total`. This record has training
+# **4. Profile again, and compare.** On a GPU, the profile's events have `device_time_total`. This record has training
 # steps of layers of real models, both libraries in CUDA graphs on an H200:
 
 # %%

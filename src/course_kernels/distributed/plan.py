@@ -1,4 +1,4 @@
-"""Which token goes to which rank, each once; and which of a rank's experts wait for it there.
+"""The plan of a dispatch: the ranks that each token is sent to, once each, and its experts at every rank.
 
 A *send* is a token's journey to one rank, however many of its experts are there. Sends are in the order of their rank,
 and of their token. Everything here is made on the device of the ids, and the host reads nothing.

@@ -145,7 +145,7 @@ def fp8_experts_forward(
 
 
 def activation_of(experts: nn.Module) -> Activation | None:
-    """What a module's experts compute between their products; None where that is not known here."""
+    """Return the activation of a module's experts; None if this library does not know it."""
     if experts.has_gate:
         gate = getattr(experts._apply_gate, "__func__", None)  # none of an instance's own
         if gate is not moe._default_apply_gate:

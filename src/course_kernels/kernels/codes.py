@@ -81,7 +81,7 @@ class Function(enum.IntEnum):
 
 
 class Activation(NamedTuple):
-    """What a feed-forward layer does between its products: f(gate) * (up + shift), or f(x) where it is not gated.
+    """The activation between a feed-forward layer's products: f(gate) * (up + shift), or f(x) where it is not gated.
 
     Attributes:
         function: f. SILU is x * sigmoid(alpha * x).

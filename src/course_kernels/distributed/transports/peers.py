@@ -30,7 +30,7 @@ def _block(columns: int, most: int) -> int:
 
 
 def _align(columns: int, itemsize: int) -> int:
-    """What rows' addresses are multiples of, up to 16 bytes: memory begins at a multiple of 16."""
+    """Return the alignment of the rows' addresses in bytes, at most 16. The memory itself is aligned to 16."""
     size = columns * itemsize
     return min(16, size & -size)
 

@@ -62,7 +62,7 @@ class Gated(Store):
     these, too."""
 
     def columns(self, cols):
-        """Of the product: gate and up have one column of C."""
+        """Columns of C for ``cols`` columns of the product; gate and up share one."""
         return cols // self.form.halves
 
     def describe_others(self, layer: Layer | None, layout: cute.ComposedLayout) -> Others | None:
