@@ -1,22 +1,26 @@
-"""One layer of Qwen3-30B-A3B whose experts are spread over GPUs: by hand, and with ``ExpertParallel``.
+"""One layer of a model whose experts are spread over GPUs: by hand, and with ``ExpertParallel``.
 
-    torchrun --nproc-per-node 2 benchmarks/expert_parallel.py [--out FILE] [--commit ID] [--tiny]
+    torchrun --nproc-per-node 2 benchmarks/expert_parallel.py [--models NAME ...] [--tokens T ...] [--out FILE] [--tiny]
 
 Every rank has as many tokens. A time is the median over repetitions of the slowest rank's, in microseconds; all ranks
 start together. Outputs and gradients are compared with those of one GPU that has all experts. ``--tiny`` runs a small
-layer, on CPUs, too.
+layer, on CPUs, too. ``run.py`` makes the record, in as many processes as there are GPUs, and in fewer.
 
 By hand is what training frameworks do: tokens sorted by expert, a copy for each choice through ``all_to_all_single``,
-sorted again, grouped products, and back.
+sorted again, grouped products, and back. What the model of ``schedule`` predicts is written beside what is measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,23 +34,31 @@ from torch.nn.functional import grouped_mm as torch_grouped_mm
 from torch.nn.functional import silu
 
 from course_kernels import grouped_mm, moe_feed_forward
-from course_kernels.bench import record
+from course_kernels.bench import zoo
 from course_kernels.bench.timing import capture
 from course_kernels.distributed import ExpertParallel
+from course_kernels.schedule.expert_parallel import Cluster, ExpertLayer, layer_time
 
 
 class Sizes(NamedTuple):
-    """The layer's sizes, tokens of a GPU, and repetitions of a measurement."""
+    """A layer's sizes, and repetitions of a measurement."""
 
-    hidden: int = 2048
-    inner: int = 768
-    experts: int = 128
-    top_k: int = 8
-    tokens: tuple[int, ...] = (1024, 8192, 16384)
+    hidden: int
+    inner: int
+    experts: int
+    top_k: int
     repeats: int = 20
 
+    @classmethod
+    def of(cls, name: str) -> Sizes:
+        """The sizes of a model of ``bench.zoo``."""
+        (model,) = zoo.select_models([name])
+        return cls(model.hidden, model.intermediate, model.experts, model.top_k)
 
-TINY = Sizes(hidden=32, inner=16, experts=8, top_k=3, tokens=(24,), repeats=2)
+
+TINY = Sizes(hidden=32, inner=16, experts=8, top_k=3, repeats=2)
+TOKENS = {"qwen3-30b-a3b": (1024, 8192, 16384), "mixtral-8x7b": (8192,), "deepseek-v3": (8192,)}  # of a GPU
+TOGETHER = 32768  # tokens of all GPUs, for strong scaling: the first model has a row of them, whatever the GPUs
 ROUTINGS = ("uniform", "zipf")
 
 
@@ -114,82 +126,149 @@ def worst_error(got, wanted) -> float:
     return max(errors)
 
 
+class Measured(NamedTuple):
+    """A way to compute a layer: its call, what a step differentiates by, and the gradient of its result."""
+
+    call: Callable[[], Tensor]
+    leaves: tuple[Tensor, ...]
+    grad: Tensor
+
+    def forward(self) -> Tensor:
+        """The result, without a graph of autograd."""
+        with torch.no_grad():
+            return self.call()
+
+    def step(self) -> tuple[Tensor, ...]:
+        """Forward and backward."""
+        return torch.autograd.grad(self.call(), self.leaves, self.grad)
+
+
+class Weights(NamedTuple):
+    """Weights of all experts, and this rank's."""
+
+    whole: list[Tensor]
+    gate_up: Tensor
+    down: Tensor
+
+    @classmethod
+    def draw(cls, sizes: Sizes, device, dtype) -> Weights:
+        """The same on every rank."""
+        generator = torch.Generator(device).manual_seed(1)
+        shapes = (sizes.experts, 2 * sizes.inner, sizes.hidden), (sizes.experts, sizes.hidden, sizes.inner)
+        whole = [torch.randn(s, generator=generator, device=device).mul_(s[2] ** -0.5).to(dtype) for s in shapes]
+        held = sizes.experts // dist.get_world_size()
+        first = dist.get_rank() * held
+        return cls(whole, *(each[first : first + held].clone().requires_grad_() for each in whole))
+
+
 def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict]:
     """All ways of one row."""
-    group, rank, ranks = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
-    generator = torch.Generator(device).manual_seed(1)
-    shapes = (sizes.experts, 2 * sizes.inner, sizes.hidden), (sizes.experts, sizes.hidden, sizes.inner)
-    whole = [torch.randn(s, generator=generator, device=device).mul(s[2] ** -0.5).to(dtype) for s in shapes]
-    held = sizes.experts // ranks
-    gate_up, down = (each[rank * held : (rank + 1) * held].clone().requires_grad_() for each in whole)
-    x, ids, weights, grad = inputs(sizes, tokens, routing, device, dtype)
-    leaves = x.requires_grad_(), weights.requires_grad_()
-    one = moe_feed_forward(x, *whole, ids, weights)
+    group, rank = dist.group.WORLD, dist.get_rank()
+    weights = Weights.draw(sizes, device, dtype)
+    x, ids, gates, grad = inputs(sizes, tokens, routing, device, dtype)
+    leaves = x.requires_grad_(), gates.requires_grad_()
+    experts = weights.gate_up, weights.down
+    one = moe_feed_forward(x, *weights.whole, ids, gates)
     wanted = [one.detach(), *torch.autograd.grad(one, leaves, grad)]
+
+    def way(call) -> Measured:
+        return Measured(call, (*leaves, *experts), grad)
 
     spread = ExpertParallel(group, sizes.experts)
     ways = {
-        "by hand, torch's products": lambda: by_hand(x, ids, weights, gate_up, down, torch_grouped_mm, group),
-        "by hand, our products": lambda: by_hand(x, ids, weights, gate_up, down, grouped_mm, group),
-        "all_to_all": lambda: moe_feed_forward(x, gate_up, down, ids, weights, ep=spread),
+        "by hand, torch's products": way(lambda: by_hand(x, ids, gates, *experts, torch_grouped_mm, group)),
+        "by hand, our products": way(lambda: by_hand(x, ids, gates, *experts, grouped_mm, group)),
+        "all_to_all": way(lambda: moe_feed_forward(x, *experts, ids, gates, ep=spread)),
     }
     if device.type == "cuda":
         direct = ExpertParallel(group, sizes.experts, transport="symmetric", max_tokens=tokens)
-        ways["symmetric"] = lambda: moe_feed_forward(x, gate_up, down, ids, weights, ep=direct)
-
-    rows, choices, handle = spread.dispatch(x.detach(), ids, weights.detach())
+        ways["symmetric"] = way(lambda: moe_feed_forward(x, *experts, ids, gates, ep=direct))
+    rows, choices, handle = spread.dispatch(x.detach(), ids, gates.detach())
     rows.requires_grad_()
-    results = torch.randn_like(rows)
-    moving = sum(handle.matrix[rank]) - handle.matrix[rank][rank]  # rows that leave this GPU
-    each = -(-sum(map(sum, handle.matrix)) // ranks**2)  # rows of a pair of ranks, on average
-    equal = torch.zeros(ranks * each, sizes.hidden, dtype=dtype, device=device)
-    landing = torch.empty_like(equal)
-    ways_alone = {
-        "the layer alone, on the rows that arrive": lambda: moe_feed_forward(
-            rows, gate_up, down, None, choices.weights, routing=choices.routing
+    alone = Measured(
+        lambda: moe_feed_forward(rows, *experts, None, choices.weights, routing=choices.routing),
+        (rows, *experts),
+        torch.randn_like(rows),
+    )
+    references = {
+        "the layer alone, on the rows that arrive": alone,
+        "one GPU, all experts, its tokens": Measured(
+            lambda: moe_feed_forward(x, *weights.whole, ids, gates), leaves, grad
         ),
-        "one GPU, all experts, its tokens": lambda: moe_feed_forward(x, *whole, ids, weights),
     }
-    bound = moving * sizes.hidden * x.element_size()
-    about = dict(tokens=tokens, routing=routing, imbalance=imbalance(handle.matrix), deduplicated_bytes=bound)
+    if tokens * dist.get_world_size() == TOGETHER:  # strong scaling compares with this
+        everyone = [torch.cat([each] * dist.get_world_size()) for each in (x.detach(), ids, gates.detach())]
+        references["one GPU, all experts, all ranks' tokens"] = Measured(
+            lambda: moe_feed_forward(everyone[0], *weights.whole, *everyone[1:]),
+            (everyone[0].requires_grad_(), everyone[2].requires_grad_()),
+            torch.cat([grad] * dist.get_world_size()),
+        )
+    bound = _leaving(handle.matrix, rank) * sizes.hidden * x.element_size()
+    uneven = imbalance(handle.matrix)
+    about = dict(
+        tokens=tokens, routing=routing, imbalance=uneven, deduplicated_bytes=bound,
+        predicted_us=predicted(sizes, tokens, uneven),
+    )  # fmt: skip
     found = []
-
-    def note(way, forward, both=None, **more):
-        found.append(about | dict(way=way, forward_us=forward, both_us=both) | more)
-
-    for name, way in (ways | ways_alone).items():
-        asked = (rows, gate_up, down) if name.startswith("the layer alone") else (*leaves, gate_up, down)
-        asked = leaves if name.startswith("one GPU") else asked
-        into = results if name.startswith("the layer alone") else grad
-
-        def both(way=way, asked=asked, into=into):
-            return torch.autograd.grad(way(), asked, into)
-
-        error = None
+    for name, each in (ways | references).items():
+        error, wire = None, None
         if name in ways:
-            out = way()
+            out = each.call()
             error = worst_error([out, *torch.autograd.grad(out, leaves, grad)], wanted)
             limit = 0.05 if dtype == torch.bfloat16 else 1e-4
             if not error < limit:
                 raise RuntimeError(f"{name}: differs from one GPU's by {error}")
-        with torch.no_grad():
-            forward = slowest(way, sizes.repeats, device)
-        wire = None
-        if name.startswith("by hand"):
-            wire = int((ids // held != rank).sum()) * sizes.hidden * x.element_size()
-        elif name in ways:
-            wire = bound + moving * 8 * sizes.top_k
-        note(name, forward, slowest(both, sizes.repeats, device), error=error, bytes_one_way=wire)
+            wire = bound + _leaving(handle.matrix, rank) * 8 * sizes.top_k  # rows, ids and weights
+            if name.startswith("by hand"):
+                wire = int((ids // experts[0].shape[0] != rank).sum()) * sizes.hidden * x.element_size()
+            del out
+        times = dict(
+            forward_us=slowest(each.forward, sizes.repeats, device), both_us=slowest(each.step, sizes.repeats, device)
+        )
+        peak = peak_bytes(each.step, device)
+        found.append(about | dict(way=name, error=error, bytes_one_way=wire, peak_bytes=peak) | times)
+    landing = equal_splits(handle.matrix, sizes.hidden, dtype, device)
+    others = {
+        "all_to_all_single, equal splits of the deduplicated bytes": lambda: dist.all_to_all_single(*landing),
+    }
     if device.type == "cuda":
-        with torch.no_grad():
-            graph = capture(ways["symmetric"])
-        note("symmetric, forward in a graph", slowest(graph.replay, sizes.repeats, device))
-
-    def exchange():
-        dist.all_to_all_single(landing, equal)
-
-    note("all_to_all_single, equal splits of the deduplicated bytes", slowest(exchange, sizes.repeats, device))
+        others["symmetric, forward in a graph"] = capture(ways["symmetric"].forward).replay
+    for name, call in others.items():
+        found.append(about | dict(way=name, forward_us=slowest(call, sizes.repeats, device), both_us=None))
     return found
+
+
+def predicted(sizes: Sizes, tokens: int, uneven: float) -> float:
+    """The forward's time by the model of ``schedule``, in microseconds: fitted to two GPUs, asked for any number."""
+    layer = ExpertLayer(sizes.hidden, sizes.inner, sizes.experts, sizes.top_k)
+    return layer_time(layer, tokens, Cluster(dist.get_world_size()), imbalance=uneven, chunks=1).total_us
+
+
+def peak_bytes(call: Callable[[], object], device) -> int | None:
+    """Memory of a call on the rank that takes most, above what is there before; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    found = torch.tensor([torch.cuda.max_memory_allocated() - before], dtype=torch.int64, device=device)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return int(found)
+
+
+def equal_splits(matrix, hidden: int, dtype, device) -> tuple[Tensor, Tensor]:
+    """Buffers of an ``all_to_all_single`` of as many rows as ``matrix`` has, equally many between any two ranks."""
+    ranks = len(matrix)
+    each = -(-sum(map(sum, matrix)) // ranks**2)
+    sent = torch.zeros(ranks * each, hidden, dtype=dtype, device=device)
+    return torch.empty_like(sent), sent
+
+
+def _leaving(matrix, rank: int) -> int:
+    """Rows that leave a rank."""
+    return sum(matrix[rank]) - matrix[rank][rank]
 
 
 def imbalance(matrix) -> float:
@@ -198,12 +277,41 @@ def imbalance(matrix) -> float:
     return max(arriving) * len(arriving) / max(1, sum(arriving))
 
 
+def rows_of(model: str, tokens: int, sizes: Sizes, device, dtype) -> list[dict]:
+    """All rows of a model with ``tokens`` on each GPU; the first rank prints them."""
+    found = []
+    for routing in ROUTINGS:
+        found += [dict(model=model) | each for each in measure(sizes, tokens, routing, device, dtype)]
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    if dist.get_rank() == 0:
+        for each in found:
+            both = "" if each["both_us"] is None else f"{each['both_us'] / 1e3:8.3f}"
+            line = f"{model:14} {tokens:6} {each['routing']:8} {each['way']:58} {each['forward_us'] / 1e3:8.3f} {both}"
+            print(line, flush=True)
+    return found
+
+
+def record_of_gpus() -> dict:
+    """Measure in as many processes as this host has GPUs, and in fewer: 2, 4, 8."""
+    runs = []
+    for ranks in (each for each in (2, 4, 8) if each <= torch.cuda.device_count()):
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "run.json"
+            launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+            subprocess.run([*launcher, __file__, "--out", str(out)], check=True)
+            runs.append(json.loads(out.read_text(encoding="utf-8")))
+    if not runs:
+        raise RuntimeError("expert parallelism is measured on two GPUs or more, and torch sees fewer")
+    return dict(runs=runs)
+
+
 def main() -> None:
-    """Measure, and print or write a record."""
+    """Measure, and print or write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="the record's file")
-    parser.add_argument("--commit", help="of the code, where there is no git checkout")
-    parser.add_argument("--tokens", type=int, nargs="+", help=f"of a GPU; default: {Sizes().tokens}")
+    parser.add_argument("--out", type=Path, help="a JSON file for the rows")
+    parser.add_argument("--models", nargs="+", choices=TOKENS, default=list(TOKENS))
+    parser.add_argument("--tokens", type=int, nargs="+", help=f"of a GPU; default: {TOKENS}")
     parser.add_argument("--tiny", action="store_true", help="a small layer, to try the program")
     given = parser.parse_args()
     cuda = torch.cuda.is_available()
@@ -211,19 +319,16 @@ def main() -> None:
     if cuda:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo")
-    sizes, dtype = (TINY if given.tiny else Sizes()), torch.bfloat16 if cuda else torch.float32
-    rows = []
-    for tokens in given.tokens or sizes.tokens:
-        for routing in ROUTINGS:
-            found = measure(sizes, tokens, routing, device, dtype)
-            rows += found
-            if dist.get_rank() == 0:
-                for each in found:
-                    both = "" if each["both_us"] is None else f"{each['both_us'] / 1e3:8.3f}"
-                    print(f"{tokens:6} {routing:8} {each['way']:58} {each['forward_us'] / 1e3:8.3f} {both}", flush=True)
+    ranks, dtype, rows = dist.get_world_size(), torch.bfloat16 if cuda else torch.float32, []
+    if given.tiny:
+        rows = rows_of("tiny", 24, TINY, device, dtype)
+    else:
+        for model in given.models:
+            counts = set(TOKENS[model]) | ({TOGETHER // ranks} if model == next(iter(TOKENS)) else set())
+            for tokens in sorted(given.tokens or counts):
+                rows += rows_of(model, tokens, Sizes.of(model), device, dtype)
     if given.out and dist.get_rank() == 0:
-        about = record.provenance(given.commit) if cuda else {}
-        record.write(given.out, dict(ranks=dist.get_world_size(), sizes=sizes._asdict(), rows=rows), about)
+        given.out.write_text(json.dumps(dict(ranks=ranks, rows=rows)), encoding="utf-8")
     dist.destroy_process_group()
 
 
