@@ -42,6 +42,7 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.moe_rows": "course_kernels/moe/test_steps.py",
     "course_kernels.kernels.jagged": "course_kernels/jagged/test_triton_kernels.py",
     "course_kernels.kernels.transposed": "course_kernels/packed/test_api.py",
+    "course_kernels.kernels.moe_sends": "course_kernels/distributed/test_plan.py",
     "course_kernels.kernels.peers": "course_kernels/distributed/transports/test_peers.py",
     # They need several ranks.
     "course_kernels.distributed.transports.symmetric": "course_kernels/distributed/test_expert_parallel.py",

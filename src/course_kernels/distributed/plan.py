@@ -1,7 +1,8 @@
 """The plan of a dispatch: the ranks that each token is sent to, once each, and its experts at every rank.
 
 A *send* is a token's journey to one rank, however many of its experts are there. Sends are in the order of their rank,
-and of their token. Everything here is made on the device of the ids, and the host reads nothing.
+and of their token. Everything here is made on the device of the ids, and the host reads nothing:
+by two kernels and a ``Routing`` on GPUs, by torch on CPUs.
 """
 
 from __future__ import annotations
@@ -11,23 +12,29 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from course_kernels import runtime
 from course_kernels.moe import Routing
+from course_kernels.moe.launching import launch
+
+_ENTRIES = 512  # choices that a program has
 
 
 class Sends(NamedTuple):
     """The sends of a rank's own tokens.
 
     Attributes:
-        routing: of tokens to ranks, as ``moe.Routing`` has that of tokens to experts: its rows are sends. A token has k
-            places for ranks, filled in ascending order.
+        routing: of tokens to ranks, as ``moe.Routing`` has that of tokens to experts: its rows are sends. A token has
+            min(k, ranks) places for ranks, filled in ascending order.
         carriers: int32 (T, k), the send that carries each choice; -1 for ids that are no expert.
         local_index: int32 (sends, k), the ids of each send's choices at its rank; -1 for choices of other ranks. Rows
             after the last send are -1.
+        counts: int32 (ranks + 1, 2), the sends to each rank, and how many choices they carry; in the last line T and k.
     """
 
     routing: Routing
     carriers: Tensor
     local_index: Tensor
+    counts: Tensor
 
 
 class Plan(NamedTuple):
@@ -63,49 +70,81 @@ def sends_of(top_k_index: Tensor, num_local_experts: int, ranks: int, backend: s
         backend: as for ``Routing.of``.
     """
     tokens, top_k = top_k_index.shape
-    device = top_k_index.device
-    known = (top_k_index >= 0) & (top_k_index < ranks * num_local_experts)
-    rank = torch.where(known, top_k_index // num_local_experts, ranks)
-    before = torch.ones(top_k, top_k, dtype=torch.bool, device=device).tril(-1)  # (j, i): i comes before j
-    again = ((rank[:, :, None] == rank[:, None, :]) & before).any(2)
-    first = known & ~again
-    place = (first[:, None, :] & (rank[:, None, :] < rank[:, :, None])).sum(2)  # of a choice's rank among its token's
-    table = torch.full((tokens, top_k + 1), -1, dtype=torch.int32, device=device)
-    table.scatter_(1, torch.where(first, place, top_k), rank.int())
-    table = table[:, :top_k]
+    device, places = top_k_index.device, min(top_k, ranks)
+    if _in_torch(top_k_index, backend):
+        return _sends_by_torch(top_k_index, num_local_experts, ranks)
+    runtime.check_can_launch(device)
+    block_k = 1 << (top_k - 1).bit_length()
+    block = max(1, _ENTRIES // block_k)
+    blocks = -(-tokens // block)
+    table = torch.empty(tokens, places, dtype=torch.int32, device=device)
+    parts = torch.empty(blocks, ranks, dtype=torch.int32, device=device)
+    stride_t, stride_k = top_k_index.stride()
+    common = dict(
+        ids_ptr=top_k_index, ranks_ptr=table, parts_ptr=parts, stride_t=stride_t, stride_k=stride_k, TOP_K=top_k,
+        LOCAL=num_local_experts, RANKS=ranks, PLACES=places, BLOCK=block, BLOCK_K=block_k, BLOCK_R=8,
+    )  # fmt: skip
+    launch("moe_sends", "ranks_kernel", blocks, tokens, **common)
     routing = Routing.of(table, ranks, backend=backend)
-    carriers = routing.rows.reshape(tokens, top_k).gather(1, place.clamp(max=top_k - 1))
-    carriers = torch.where(known, carriers, -1)
-    of_token = routing.tokens.long()
-    goal = table.reshape(-1).index_select(0, routing.choices.long())[:, None]
-    local = (top_k_index - rank * num_local_experts).int().index_select(0, of_token)
-    here = (rank.index_select(0, of_token) == goal) & (goal >= 0)
-    return Sends(routing, carriers, torch.where(here, local, -1))
+    carriers = torch.empty(tokens, top_k, dtype=torch.int32, device=device)
+    local_index = torch.empty(tokens * places, top_k, dtype=torch.int32, device=device)
+    counts = torch.empty(ranks + 1, 2, dtype=torch.int32, device=device)
+    launch(
+        "moe_sends", "sends_kernel", -(-tokens * places // block), tokens, **common, offs_ptr=routing.ends,
+        slots_ptr=routing.choices, positions_ptr=routing.rows, local_ptr=local_index, carriers_ptr=carriers,
+        counts_ptr=counts,
+    )  # fmt: skip
+    return Sends(routing, carriers, local_index, counts)
 
 
-def counts_of(sends: Sends) -> Tensor:
-    """How many sends each rank gets, and how many choices they carry: int64 (ranks, 2)."""
-    ends = sends.routing.ends.long()
-    carried = (sends.local_index >= 0).sum(1)
-    until = torch.cat([carried.new_zeros(1), carried.cumsum(0)])  # choices before each send
-    both = torch.stack([ends, until.index_select(0, ends)], 1)
-    return both.diff(dim=0, prepend=both.new_zeros(1, 2))
-
-
-def of_choices(weights: Tensor, sends: Sends) -> Tensor:
+def of_choices(weights: Tensor, sends: Sends, backend: str = "auto") -> Tensor:
     """Lay out the float32 weights (T, k) of choices for their sends: (sends, k), 0 for choices of other ranks."""
-    local = sends.local_index
-    rows = weights.index_select(0, sends.routing.tokens.long()[: local.shape[0]])
-    return torch.where(local >= 0, rows, 0.0)
+    return _picked(weights, sends.local_index, sends.routing.tokens, backend)
 
 
-def to_choices(values: Tensor, sends: Sends) -> Tensor:
+def to_choices(values: Tensor, sends: Sends, backend: str = "auto") -> Tensor:
     """Return float32 values (sends, k) to the choices (T, k) that they belong to; 0 for ids that are no expert. Values
     of a send's other choices are not read."""
-    tokens, top_k = sends.carriers.shape
-    if not values.shape[0]:
-        return values.new_zeros(tokens, top_k)
-    column = torch.arange(top_k, dtype=torch.int64, device=values.device)
-    at = sends.carriers.long().clamp(min=0) * top_k + column
-    found = values.reshape(-1).index_select(0, at.reshape(-1)).reshape(tokens, top_k)
-    return torch.where(sends.carriers >= 0, found, 0.0)
+    return _picked(values, sends.carriers, None, backend)
+
+
+def _in_torch(tensor: Tensor, backend: str) -> bool:
+    """Whether torch computes it: as asked for, on a CPU, or because there is nothing to launch."""
+    return backend == "torch" or (backend == "auto" and tensor.device.type == "cpu") or not tensor.numel()
+
+
+def _picked(values: Tensor, marks: Tensor, rows: Tensor | None, backend: str) -> Tensor:
+    """Pick column j of a row of values (any, k) where marks (n, k) are no less than 0, else 0: the row that ``rows``
+    (n,) has, or without these the mark."""
+    count, top_k = marks.shape
+    if not (marks.numel() and values.numel()):
+        return values.new_zeros(marks.shape)
+    if _in_torch(marks, backend):
+        row = marks.clamp(min=0) if rows is None else rows[:count, None]
+        column = torch.arange(top_k, dtype=torch.int64, device=marks.device)
+        return torch.where(marks >= 0, values[row.long(), column], 0.0)
+    out = torch.empty(count, top_k, dtype=torch.float32, device=marks.device)
+    stride_t, stride_k = values.stride()
+    launch(
+        "moe_sends", "pick_kernel", -(-out.numel() // _ENTRIES), count, values_ptr=values, marks_ptr=marks,
+        rows_ptr=rows, out_ptr=out, stride_t=stride_t, stride_k=stride_k, TOP_K=top_k, BLOCK=_ENTRIES,
+    )  # fmt: skip
+    return out
+
+
+def _sends_by_torch(top_k_index: Tensor, num_local_experts: int, ranks: int) -> Sends:
+    (tokens, top_k), device = top_k_index.shape, top_k_index.device
+    places, ids = min(top_k, ranks), top_k_index.long()
+    rank = torch.where((ids >= 0) & (ids < ranks * num_local_experts), ids // num_local_experts, ranks)
+    every = torch.arange(ranks, dtype=torch.int64, device=device)
+    carried = (rank[:, :, None] == every).sum(1)  # (T, ranks)
+    order = torch.where(carried > 0, every, ranks).sort(1).values[:, :places]
+    table = torch.where(order < ranks, order, -1)
+    routing = Routing.of(table, ranks, backend="torch")
+    send_of_rank = torch.full((tokens, ranks + 1), -1, dtype=torch.int32, device=device)
+    send_of_rank.scatter_(1, order, routing.rows.reshape(tokens, places))
+    goal, of_token = table.reshape(-1)[routing.choices.long()][:, None], routing.tokens.long()
+    local = torch.where(rank[of_token] == goal, ids[of_token] - goal * num_local_experts, -1)
+    counts = torch.full((ranks + 1, 2), top_k, dtype=torch.int32, device=device)
+    counts[:ranks, 0], counts[:ranks, 1], counts[ranks, 0] = (carried > 0).sum(0), carried.sum(0), tokens
+    return Sends(routing, send_of_rank.gather(1, rank), local.int(), counts)

@@ -57,13 +57,13 @@ def peer_rows(peers_ptr, offs_ptr, sends, here, most, RANKS: tl.constexpr):
 @triton.jit(do_not_specialize=["tokens"])
 def fetch_sum_kernel(
     peers_ptr, offs_ptr, positions_ptr, out_ptr, here, most, tokens,
-    COLS: tl.constexpr, TOP_K: tl.constexpr, RANKS: tl.constexpr, ALIGN: tl.constexpr, BLOCK_M: tl.constexpr,
+    COLS: tl.constexpr, PLACES: tl.constexpr, RANKS: tl.constexpr, ALIGN: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """out[t] = the sum of what token t's sends have at their ranks: in float32, in the order of ranks, rounded once.
 
     Args:
-        positions_ptr: (tokens * TOP_K,) sends of each token in the order of ranks; less than 0 where it has none.
+        positions_ptr: (tokens * PLACES,) sends of each token in the order of ranks; less than 0 where it has none.
         out_ptr: (tokens, COLS), contiguous.
     """
     tiles_n = tl.cdiv(COLS, BLOCK_N)
@@ -71,8 +71,8 @@ def fetch_sum_kernel(
     cols = tl.program_id(0) % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)
     there = token < tokens
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for j in tl.static_range(TOP_K if TOP_K < RANKS else RANKS):
-        send = tl.load(positions_ptr + token * TOP_K + j, mask=there, other=-1)
+    for j in tl.static_range(PLACES):
+        send = tl.load(positions_ptr + token * PLACES + j, mask=there, other=-1)
         address, row = peer_rows(peers_ptr, offs_ptr, send, here, most, RANKS)
         line = tl.multiple_of(address.to(tl.pointer_type(out_ptr.dtype.element_ty)), ALIGN) + row * COLS
         inside = (send >= 0)[:, None] & (cols < COLS)[None, :]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import NamedTuple
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from course_kernels.distributed import rows as moving
-from course_kernels.distributed.plan import Plan, Sends, counts_of, of_choices, sends_of, to_choices
+from course_kernels.distributed.plan import Plan, Sends, of_choices, sends_of, to_choices
 from course_kernels.distributed.transports.time_out import time_out
 from course_kernels.moe import Routing
 
@@ -31,21 +30,18 @@ class AllToAll(NamedTuple):
     def plan(self, top_k_index: Tensor) -> Plan:
         """Route tokens, tell all ranks how many go where, and send the ids along. The host reads once."""
         ranks, here = self.group.size(), self.group.rank()
-        tokens, top_k = top_k_index.shape
         sends = sends_of(top_k_index, self.num_local_experts, ranks)
-        shape = torch.tensor([[tokens, top_k]], dtype=torch.int64, device=top_k_index.device)
-        table = self._gather(torch.cat([counts_of(sends), shape]))
-        counts = table[:, :ranks, 0].tolist()
-        widths = {rank: line[ranks][1] for rank, line in enumerate(table.tolist())}
+        table = self._gather(sends.counts).tolist()
+        widths = {rank: lines[ranks][1] for rank, lines in enumerate(table)}
         if len(set(widths.values())) > 1:
             raise ValueError(f"top_k_index must have as many columns k on all ranks, got {widths} by rank")
-        matrix = tuple(tuple(line) for line in counts)
+        matrix = tuple(tuple(line[0] for line in lines[:ranks]) for lines in table)
         count = sum(matrix[here])
         sends = sends._replace(routing=sends.routing.shortened(count), local_index=sends.local_index[:count])
-        plan = Plan(sends, matrix, sends.local_index, sends.routing, tokens)
+        plan = Plan(sends, matrix, sends.local_index, sends.routing, top_k_index.shape[0])
         local_index = self._send(sends.local_index, plan, "the ids of choices")
         routing = Routing.of(local_index, self.num_local_experts)
-        choices = int(table[:, here, 1].sum())
+        choices = sum(lines[here][1] for lines in table)
         return plan._replace(local_index=local_index, routing=routing.shortened(choices), choices=choices)
 
     def scatter(self, x: Tensor, plan: Plan) -> Tensor:

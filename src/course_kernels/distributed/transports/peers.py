@@ -71,8 +71,9 @@ def fetch_sum(out: Tensor, sends: Sends, peers: Peers) -> Tensor:
     launch(
         "peers", "fetch_sum_kernel", -(-tokens // block_m) * -(-columns // block_n), tokens,
         peers_ptr=peers.addresses, offs_ptr=sends.routing.ends, positions_ptr=sends.routing.rows, out_ptr=out,
-        here=peers.here, most=peers.most, COLS=columns, TOP_K=sends.carriers.shape[1],
-        RANKS=peers.addresses.shape[0], ALIGN=_align(columns, out.element_size()), BLOCK_M=block_m, BLOCK_N=block_n,
+        here=peers.here, most=peers.most, COLS=columns, RANKS=peers.addresses.shape[0],
+        PLACES=sends.routing.rows.shape[0] // tokens, ALIGN=_align(columns, out.element_size()), BLOCK_M=block_m,
+        BLOCK_N=block_n,
     )  # fmt: skip
     return out
 
@@ -80,11 +81,11 @@ def fetch_sum(out: Tensor, sends: Sends, peers: Peers) -> Tensor:
 def fetch(sends: Sends, peers: Peers) -> Tensor:
     """Fetch a float32 value for each choice, (T, k): its column in the row of the send that carries it."""
     tokens, top_k = sends.carriers.shape
-    out = torch.zeros(tokens, top_k, dtype=torch.float32, device=sends.carriers.device)
+    out = torch.empty(tokens, top_k, dtype=torch.float32, device=sends.carriers.device)
     if out.numel():
         launch(
             "peers", "fetch_kernel", -(-out.numel() // 256), tokens, peers_ptr=peers.addresses,
-            offs_ptr=sends.routing.ends, carriers_ptr=sends.carriers.contiguous(), out_ptr=out, here=peers.here,
+            offs_ptr=sends.routing.ends, carriers_ptr=sends.carriers, out_ptr=out, here=peers.here,
             most=peers.most, TOP_K=top_k, RANKS=peers.addresses.shape[0], BLOCK=256,
         )  # fmt: skip
     return out
