@@ -25,6 +25,7 @@ from gemm_course.runner import masks
 from gemm_course.runner.regions import MARGIN, Region
 
 _MAX_EVENTS = 40
+_APART = 1 << 17  # bytes on both sides of a matrix; untouched, so they cost addresses and no memory
 _UNDEFINED = 0x5A5A5A5A  # a number that a load gives where it is not defined
 _WRAPPED = ("create_masked_load", "create_masked_store", "create_atomic_rmw", "create_atomic_cas")
 
@@ -39,6 +40,20 @@ def _pitch(addresses: np.ndarray, region: Region) -> list[int] | None:
         return None
     step, pitch = sorted((each - first) // region.itemsize for each in (right, below))
     return [pitch, stride] if step == 1 and pitch != stride else None
+
+
+def _apart(view: torch.Tensor) -> torch.Tensor:
+    """The view in memory of its own, far from all other, on a CPU.
+
+    Pointers that leave one matrix would otherwise reach the next one, depending on where the process has put it.
+    """
+    if view.device.type != "cpu":
+        return view
+    content = torch.empty(0, dtype=torch.uint8, device="cpu").set_(view.untyped_storage())
+    room = np.empty(2 * _APART + 64 + len(content), dtype=np.uint8)
+    start = _APART + -(room.ctypes.data + _APART) % 64  # aligned as torch aligns its own
+    own = torch.from_numpy(room[start : start + len(content)]).copy_(content)
+    return own.view(view.dtype).as_strided(view.shape, view.stride(), view.storage_offset())
 
 
 class Watch:
@@ -105,7 +120,7 @@ class Watch:
         return self._watch(name, view, values, output)
 
     def _poisoned(self, shape, dtype, margin) -> torch.Tensor:
-        return poisoned(shape, dtype, margin, device=self.device)[0]
+        return _apart(poisoned(shape, dtype, margin, device=self.device)[0])
 
     def _watch(self, name, view, values, output) -> torch.Tensor:
         buffer = torch.empty(0, dtype=view.dtype, device=self.device).set_(view.untyped_storage())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -227,3 +228,14 @@ def test_everything_of_the_interpreters_is_put_back():
     with probes.Watch(__file__):
         assert all(getattr(*place) is not was for place, was in zip(places, before))
     assert [getattr(*place) for place in places] == before
+
+
+def test_pointers_that_leave_a_matrix_reach_no_other():
+    """Else a message would depend on where the process has put its matrices."""
+    watch = probes.Watch(__file__)
+    for number in range(12):
+        watch.matrix(f"A{number}", torch.zeros(3, 5 + number, dtype=torch.float16))
+        watch.table(f"ends{number}", torch.arange(8, dtype=torch.int32))
+    places = sorted(watch.layout()["addresses"].values(), key=lambda place: place[1])
+    assert all(low % 64 == 0 for _, low, _ in places)
+    assert all(low + size + (1 << 18) <= after for (_, low, size), (_, after, _) in itertools.pairwise(places))
