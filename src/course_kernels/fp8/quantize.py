@@ -34,6 +34,10 @@ def quantize_1x128(
 ) -> tuple[Tensor, Tensor]:
     """Round a tensor to float8 with a factor for each block of 128 elements along its last dimension.
 
+    >>> values, factors = quantize_1x128(torch.full((2, 256), 3.0))
+    >>> values[0, :2].float().tolist(), factors.shape, values[0, 0].float() * factors[0, 0]
+    ([448.0, 448.0], torch.Size([2, 2]), tensor(3.))
+
     Args:
         x: (..., K) float16, bfloat16 or float32, any strides; any extent may be 0.
         dtype: float8_e4m3fn.
@@ -92,6 +96,10 @@ def quantize_128x128(
     backend: Literal["auto", "triton", "torch"] = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Round a tensor to float8 with a factor for each block of 128 x 128 elements of its last two dimensions.
+
+    >>> values, factors = quantize_128x128(torch.full((4, 200, 256), 3.0))
+    >>> values.shape, factors.shape
+    (torch.Size([4, 200, 256]), torch.Size([4, 2, 2]))
 
     Args:
         w: (..., R, C) float16, bfloat16 or float32, any strides; any extent may be 0.

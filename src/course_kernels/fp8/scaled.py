@@ -45,6 +45,11 @@ def scaled_grouped_mm(
 ) -> Tensor:
     """Multiply the float8 matrices of each group, scaled by factors of rows and columns or of blocks of 128 along K.
 
+    >>> rows, weights = torch.ones(3, 16).to(torch.float8_e4m3fn), torch.ones(2, 16, 1).to(torch.float8_e4m3fn)
+    >>> of_rows, of_columns, kind = torch.tensor([1.0, 2.0, 3.0]), torch.ones(2, 1), ScalingType.RowWise
+    >>> scaled_grouped_mm(rows, weights, of_rows, kind, of_columns, kind, offs=torch.tensor([1, 3])).flatten()
+    tensor([16., 32., 48.], dtype=torch.bfloat16)
+
     Modes, and everything that is not said here, are those of ``grouped_mm``. Scales by mode, ragged extents as they are
     packed; first those of rows and columns (``RowWise``). In its place either operand may have one factor for all of
     its elements (``TensorWise``), a scale of one element and any shape:

@@ -51,6 +51,12 @@ def to_fp8_then_scaled_grouped_mm(
 ) -> Tensor:
     """Round both operands to float8 with factors and multiply the groups' rows, forward and backward.
 
+    >>> rows, weights = torch.ones(3, 16), torch.ones(2, 16, 1, requires_grad=True)
+    >>> out = to_fp8_then_scaled_grouped_mm(rows, weights, offs=torch.tensor([1, 3]), power_of_two=True)
+    >>> out.sum().backward()
+    >>> out.flatten(), weights.grad[:, 0, 0]
+    (tensor([16., 16., 16.], grad_fn=<ViewBackward0>), tensor([1., 2.]))
+
     Args:
         mat_a: (total_m, K), the activations; float16, bfloat16 or float32, any strides.
         mat_b: (G, K, N), the weights; likewise, of the same or another of these dtypes.
