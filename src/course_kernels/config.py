@@ -27,6 +27,10 @@ def check_programs(name: str, value: int | None) -> None:
 class GemmConfig:
     """How a kernel is compiled and launched; immutable.
 
+    >>> config = GemmConfig(block_m=128, block_n=256, num_warps=8)
+    >>> config.block_n, config.block_k, config.schedule
+    (256, 64, 'round_robin')
+
     Args:
         block_m, block_n, block_k: tile extents in elements, powers of two of at least 16.
         num_warps: warps per program: 1, 2, 4 or 8.

@@ -12,6 +12,9 @@ is no GPU, a Triton that something else has imported for its compiler is set up 
 ``"compile-only"``  no GPU and ``TRITON_INTERPRET=0``, or a GPU    on the CPU; kernels can be compiled for any GPU
                     and ``TRITON_INTERPRET=1`` came after Triton   but not run
 ==================  =============================================  =================================================
+
+>>> device() if mode() == "gpu" else mode()  # of a machine without a GPU
+'interpreter'
 """
 
 from __future__ import annotations

@@ -174,6 +174,68 @@ def test_no_number_of_tokens_changes_what_is_meant(name, function):
             assert torch.equal(function(integers((24, 6))[:total]), wanted), total
 
 
+# ---- groups by their sizes
+
+BY_ENDS = [call for call in CALLS if "offs" in call.arguments and call.name.split()[0] in course_kernels.__all__]
+FIRST_BY_ENDS = {call.name.split()[0]: call for call in reversed(BY_ENDS) if call.arguments["backend"] == "torch"}
+
+
+def by_sizes(call, **changes):
+    """The same call with the sizes of the groups in place of their ends."""
+    sizes = torch.diff(call.arguments["offs"], prepend=torch.zeros_like(call.arguments["offs"][:1]))
+    return call.with_(**dict(offs=None, sizes=sizes) | changes)
+
+
+def test_every_public_function_of_ends_takes_sizes():
+    found = {name for name in course_kernels.__all__ if "offs" in parameters_of(getattr(course_kernels, name))}
+    assert found == FIRST_BY_ENDS.keys()
+    assert len(found) == 5
+    assert all("sizes" in parameters_of(getattr(course_kernels, name)) for name in found)
+
+
+def parameters_of(function):
+    return inspect.signature(function).parameters if inspect.isfunction(function) else ()
+
+
+@pytest.mark.parametrize("call", BY_ENDS, ids=str)
+def test_sizes_are_an_alternative_to_ends(call):
+    given = seeds(call.results(call.tensors())) if call.leaves else []
+    assert_same(forward_and_backward(by_sizes(call), given), forward_and_backward(call, given))
+
+
+@pytest.mark.parametrize("call", FIRST_BY_ENDS.values(), ids=str)
+def test_sizes_are_compiled(call):
+    compiled = torch.compile(call.function, fullgraph=True, backend="aot_eager")
+    found = list(flat([compiled(**copied(by_sizes(call).arguments))]))
+    assert_same(found, list(flat([call.function(**copied(call.arguments))])))
+
+
+@pytest.mark.parametrize("call", FIRST_BY_ENDS.values(), ids=str)
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (dict(offs=torch.tensor([3])), ValueError, "offs must be None where sizes is given"),
+        (dict(sizes=torch.ones(3)), TypeError, "sizes must be torch.int32 or torch.int64, got torch.float32"),
+        (dict(sizes=torch.ones(1, 3, dtype=torch.int64)), ValueError, r"sizes must be 1-D.*got shape \(1, 3\)"),
+        (dict(sizes=[3, 4]), TypeError, "sizes must be a torch.Tensor, got list"),
+        (dict(sizes=torch.ones(3, dtype=torch.int64, device="meta")), ValueError, "sizes must be on the device of"),
+    ],
+    ids=["both", "floats", "2-D", "list", "device"],
+)
+def test_wrong_sizes_are_named(call, change, error, message):
+    with pytest.raises(error, match=message):
+        call.function(**copied(by_sizes(call, **change).arguments))
+
+
+def test_sizes_of_another_number_of_groups_are_named():
+    rows, weights, sizes = torch.ones(3, 4), torch.ones(2, 4, 5), torch.tensor([0, 1, 2])
+    for function in (grouped_mm, to_fp8_then_scaled_grouped_mm):
+        with pytest.raises(ValueError, match="sizes must have one entry for each of the 2 groups of mat_b, got 3"):
+            function(rows, weights, sizes=sizes)
+    with pytest.raises(ValueError, match="sizes must be None where mat_a and mat_b are both 3-D"):
+        grouped_mm(weights.mT, weights, sizes=sizes)
+
+
 # ---- flags
 
 MODULES = course_kernels, sys.modules["course_kernels.gmm"], codegen, tritonbench

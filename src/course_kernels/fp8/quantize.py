@@ -15,6 +15,7 @@ from course_kernels.engine import whole_blocks
 from course_kernels.engine.checks import BACKENDS, check_offs
 from course_kernels.engine.scaling import BLOCK, padded_columns
 from course_kernels.packed import sharding
+from course_kernels.packed.checks import ends_of
 from course_kernels.validation import check_dense, check_flags
 
 LARGEST = {FP8: 448.0, FP8_E5M2: 57344.0}  # magnitudes
@@ -29,8 +30,13 @@ def quantize_1x128(
     power_of_two: bool = False,
     offs: Tensor | None = None,
     backend: Literal["auto", "triton", "torch"] = "auto",
+    sizes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Round a tensor to float8 with a factor for each block of 128 elements along its last dimension.
+
+    >>> values, factors = quantize_1x128(torch.full((2, 256), 3.0))
+    >>> values[0, :2].float().tolist(), factors.shape, values[0, 0].float() * factors[0, 0]
+    ([448.0, 448.0], torch.Size([2, 2]), tensor(3.))
 
     Args:
         x: (..., K) float16, bfloat16 or float32, any strides; any extent may be 0.
@@ -40,6 +46,7 @@ def quantize_1x128(
             every group, as mode "k" reads them. Never read on the host.
         backend: "triton" runs the kernel (in Triton's interpreter on a CPU), "torch" does without; "auto" is "torch" on
             CPU tensors, and "triton" elsewhere.
+        sizes: int32 or int64 (G,), the extent of each group along K, in place of ``offs``.
 
     Returns:
         The values, shaped and laid out like x (contiguous where it has more than three dimensions), and the float32
@@ -69,6 +76,8 @@ def quantize_1x128(
             (qd, sd), (qx, sx) = (quantize_1x128(t.mT, offs=offs) for t in (dy, x))
             dw = scaled_grouped_mm(qd, qx.mT, sd, LINE, sx, LINE, offs=offs)
     """
+    if sizes is not None:
+        offs = ends_of(sizes, offs, x=x)
     _check_lines(x, offs, dtype, backend)
     check_flags(power_of_two=power_of_two)
     x = x.detach()
@@ -87,6 +96,10 @@ def quantize_128x128(
     backend: Literal["auto", "triton", "torch"] = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Round a tensor to float8 with a factor for each block of 128 x 128 elements of its last two dimensions.
+
+    >>> values, factors = quantize_128x128(torch.full((4, 200, 256), 3.0))
+    >>> values.shape, factors.shape
+    (torch.Size([4, 200, 256]), torch.Size([4, 2, 2]))
 
     Args:
         w: (..., R, C) float16, bfloat16 or float32, any strides; any extent may be 0.

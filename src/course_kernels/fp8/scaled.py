@@ -15,7 +15,7 @@ from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
 from course_kernels.engine.scaling import LINE, ROW, SQUARE
 from course_kernels.packed.api import cut_to_shared_k
-from course_kernels.packed.checks import Tail, check_options
+from course_kernels.packed.checks import Tail, check_options, ends_of
 from course_kernels.packed.torch_ops import multiply, multiply_into
 from course_kernels.validation import check_dense
 
@@ -41,8 +41,14 @@ def scaled_grouped_mm(
     backend: Backend = "auto",
     config: GemmConfig | None = None,
     num_sms: int | None = None,
+    sizes: Tensor | None = None,
 ) -> Tensor:
     """Multiply the float8 matrices of each group, scaled by factors of rows and columns or of blocks of 128 along K.
+
+    >>> rows, weights = torch.ones(3, 16).to(torch.float8_e4m3fn), torch.ones(2, 16, 1).to(torch.float8_e4m3fn)
+    >>> of_rows, of_columns, kind = torch.tensor([1.0, 2.0, 3.0]), torch.ones(2, 1), ScalingType.RowWise
+    >>> scaled_grouped_mm(rows, weights, of_rows, kind, of_columns, kind, offs=torch.tensor([1, 3])).flatten()
+    tensor([16., 32., 48.], dtype=torch.bfloat16)
 
     Modes, and everything that is not said here, are those of ``grouped_mm``. Scales by mode, ragged extents as they are
     packed; first those of rows and columns (``RowWise``). In its place either operand may have one factor for all of
@@ -87,7 +93,7 @@ def scaled_grouped_mm(
         scale_b, scale_recipe_b: likewise for B.
         swizzle_a, swizzle_b: ``SwizzleType.NO_SWIZZLE``, a list of that, or None: these scales have no other.
         bias: (G, N) of output_dtype or float32, added after scaling; not in mode "n".
-        offs: as for ``grouped_mm``.
+        offs, sizes: as for ``grouped_mm``: the end or the extent of each group; one of them.
         output_dtype: bfloat16 (also for None), float16 or float32.
         contraction_dim: () or (-1, -2).
         use_fast_accum: accepted for the sake of callers. Sums are kept as where it is False: the tensor cores add the
@@ -116,13 +122,15 @@ def scaled_grouped_mm(
         ``torch.func.vmap`` makes a call for each element of the batch.
         Float8 operands have no gradient: ``to_fp8_then_scaled_grouped_mm`` is for training.
     """
-    tensors = (mat_a, mat_b, _only(scale_a), _only(scale_b), bias, offs, out)
+    tensors = (mat_a, mat_b, _only(scale_a), _only(scale_b), bias, offs, out, sizes)
     if has_overrides(*tensors) and not is_compiling():
         return handle_torch_function(
             scaled_grouped_mm, tensors, mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a,
             swizzle_b, bias, offs, output_dtype, contraction_dim, use_fast_accum, out=out, tail=tail, check=check,
-            backend=backend, config=config, num_sms=num_sms,
+            backend=backend, config=config, num_sms=num_sms, sizes=sizes,
         )  # fmt: skip
+    if sizes is not None:
+        offs = ends_of(sizes, offs, mat_a=mat_a, mat_b=mat_b)
     check_options(tail, config, out is not None, num_sms, check=check, use_fast_accum=use_fast_accum)
     scaling, of_tensors = _scaling(scale_recipe_a, scale_recipe_b)
     scale_a, scale_b = _scale("a", scale_a, swizzle_a), _scale("b", scale_b, swizzle_b)

@@ -29,6 +29,7 @@ from course_kernels.fp8.quantize import (
 )
 from course_kernels.fp8.scaled import scaled_grouped_mm
 from course_kernels.layout import GroupLayout
+from course_kernels.packed.checks import ends_of
 from course_kernels.packed.torch_ops import is_column_major
 from course_kernels.validation import check_dense, check_flags
 
@@ -40,19 +41,26 @@ def to_fp8_then_scaled_grouped_mm(
     mat_a: Tensor,
     mat_b: Tensor,
     *,
-    offs: Tensor,
+    offs: Tensor | None = None,
     recipe: Recipe = "rowwise",
     out_dtype: torch.dtype | None = None,
     grad_dtype: torch.dtype = FP8,
     power_of_two: bool = False,
     backend: Backend = "auto",
+    sizes: Tensor | None = None,
 ) -> Tensor:
     """Round both operands to float8 with factors and multiply the groups' rows, forward and backward.
+
+    >>> rows, weights = torch.ones(3, 16), torch.ones(2, 16, 1, requires_grad=True)
+    >>> out = to_fp8_then_scaled_grouped_mm(rows, weights, offs=torch.tensor([1, 3]), power_of_two=True)
+    >>> out.sum().backward()
+    >>> out.flatten(), weights.grad[:, 0, 0]
+    (tensor([16., 16., 16.], grad_fn=<ViewBackward0>), tensor([1., 2.]))
 
     Args:
         mat_a: (total_m, K), the activations; float16, bfloat16 or float32, any strides.
         mat_b: (G, K, N), the weights; likewise, of the same or another of these dtypes.
-        offs: int32 or int64 (G,), as for ``grouped_mm``.
+        offs, sizes: int32 or int64 (G,), as for ``grouped_mm``: the end or the rows of each group; one of them.
         recipe: "rowwise" has a factor for each line of an operand along what is summed over: of a group's lines in the
             weights' gradient, where groups divide that. "blockwise" has a factor for each 128 elements along it, and
             for each 128 × 128 of the weights.
@@ -79,6 +87,8 @@ def to_fp8_then_scaled_grouped_mm(
         Gradients of the tail and of empty groups are zero; that of a mat_b whose columns are contiguous, such as
         ``weight.mT``, is stored like it. Under ``torch.autocast`` operands are cast first, as those of ``grouped_mm``.
     """
+    if sizes is not None:
+        offs = ends_of(sizes, offs, mat_a=mat_a, mat_b=mat_b)
     _check(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype)
     check_flags(power_of_two=power_of_two)
     if not is_compiling():

@@ -122,6 +122,11 @@ def ptgmm(
     """Multiply the columns of each group with the rows of the group: ``out[g] = lhs[:, g] @ rhs[g, :]``, the gradient
     of a layer's weights.
 
+    >>> lhs, rhs = torch.ones(2, 3), torch.ones(3, 1)  # (K, M), (M, N)
+    >>> ptgmm(lhs, rhs, torch.tensor([1, 2])).flatten(1)
+    tensor([[1., 1.],
+            [2., 2.]], dtype=torch.bfloat16)
+
     Args:
         lhs: (K, M), row-major or column-major, or (M, K): its M are the rows of all groups, one group after the other;
             float16, bfloat16 or float32. Any strides.
@@ -192,6 +197,10 @@ def nptgmm(
     backend: Backend = "auto",
 ) -> Tensor:
     """As ``ptgmm``, with a program for each tile of the result instead of programs that stay.
+
+    >>> nptgmm(torch.ones(2, 3), torch.ones(3, 1), torch.tensor([1, 2])).flatten(1)
+    tensor([[1., 1.],
+            [2., 2.]], dtype=torch.bfloat16)
 
     Args, Returns, Raises: as for ``ptgmm``, without GRID_DIM in ``config``. On a GPU "auto" is the Triton kernel.
 

@@ -68,6 +68,9 @@ def grouped_gemm_jagged_persistent(
 ) -> Tensor:
     """Multiply packed groups of rows by one B; by name of an implementation, with a fixed number of programs.
 
+    >>> grouped_gemm_jagged_persistent(torch.ones(3, 4), torch.ones(4, 1), torch.tensor([0, 1, 3])).flatten()
+    tensor([4., 4., 4.])
+
     Each program strides through one index over the tiles of all groups, finds a tile's group by comparing the index
     with cumulative counts, and looks at no tile that is not its own. Implementation "auto" is that of
     ``grouped_gemm_jagged``.

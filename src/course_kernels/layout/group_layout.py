@@ -33,6 +33,10 @@ _MAX_SHOWN = 16  # a repr with more sizes than this fills a notebook's line
 class GroupLayout:
     """How the rows of a packed or padded matrix belong to G groups.
 
+    >>> layout = GroupLayout.from_sizes(torch.tensor([2, 0, 3]))
+    >>> layout.offs.tolist(), layout.row_groups(6).tolist()
+    ([2, 2, 5], [0, 0, 2, 2, 2, -1])
+
     Build one with a `from_...` constructor. A layout keeps a reference to the given tensor and computes every
     other description, on that tensor's device and in its dtype, when asked. Nothing is cached: a cached
     description would be stale after the given tensor is rewritten in place, as a CUDA graph's static inputs are.

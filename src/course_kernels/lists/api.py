@@ -124,6 +124,15 @@ def _differentiable(group_A, group_B, settings: Settings, out) -> list[torch.Ten
 class GroupGemmPlan:
     """A grouped GEMM on fixed memory, prepared once: ``run`` launches and does nothing else.
 
+    >>> a = torch.ones(2, 16)
+    >>> plan = GroupGemmPlan([a], [torch.ones(16, 3)])
+    >>> plan.run()
+    [tensor([[16., 16., 16.],
+            [16., 16., 16.]])]
+    >>> a[0] = 2.0
+    >>> plan.run()[0][0]  # reads the same memory again
+    tensor([32., 32., 32.])
+
     The plan holds its operands and outputs and their memory. What the operands contain may change between runs; ``run``
     reads it afresh and overwrites the same outputs, recording no gradients. Their memory may not change: ``run``
     refuses operands and outputs that have been given another (by ``x.data = ...``, ``set_`` or ``resize_``). It does

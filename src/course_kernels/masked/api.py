@@ -31,6 +31,12 @@ def deepgemm(
 ) -> Tensor:
     """Multiply the rows that count of each group: ``Y[g, :n] = XQ[g, :n] @ WQ[g].T`` with ``n = group_layout[g]``.
 
+    >>> slots, weights = torch.ones(2, 3, 4).half(), torch.ones(2, 1, 4).half()  # 2 groups of up to 3 rows
+    >>> out = torch.zeros(2, 3, 1).half()
+    >>> deepgemm(slots, weights, out, group_layout=torch.tensor([1, 2])).flatten(1)
+    tensor([[4., 0., 0.],
+            [4., 4., 0.]], dtype=torch.float16)
+
     Nothing is written to rows from n on, and nothing of them has an influence. The host reads nothing of the device: a
     call can be captured in a CUDA graph, and each replay computes the rows that ``group_layout`` says then.
 

@@ -191,6 +191,10 @@ torch.serialization.add_safe_globals([ShuffledWeight])
 def shuffle_weight(w: Tensor, layout: tuple[int, int] = (16, 16)) -> ShuffledWeight:
     """Reorder a weight for matrix instructions that take 16 lines, and 16 bytes of each line at a time.
 
+    >>> shuffled = shuffle_weight(torch.ones(2, 16, 32).half())  # for deepgemm
+    >>> shuffled.shape, shuffled.is_shuffled
+    (torch.Size([2, 16, 32]), True)
+
     Element (n, k) of (N, K) goes to place ((n // 16) * (K // P) + k // P) * 16 * P + n % 16 * P + k % P of the group,
     where P elements are 16 bytes.
 
@@ -241,6 +245,10 @@ def _marked(w, layout):
 
 def unshuffle_weight(w: Tensor) -> Tensor:
     """Undo ``shuffle_weight``.
+
+    >>> weight = torch.arange(16 * 32.0).reshape(16, 32).half()
+    >>> torch.equal(unshuffle_weight(shuffle_weight(weight)), weight)
+    True
 
     Args:
         w: what it returned; or a plain tensor of the same numbers in that order, any strides.

@@ -48,6 +48,11 @@ def moe_feed_forward(
     """Compute the experts' part of a mixture of experts: for each token the weighted sum, over the k experts that it
     chose, of ``down[e] @ activation(gate_up[e] @ x)``.
 
+    >>> x, gate_up, down = torch.ones(1, 4), torch.ones(3, 2 * 8, 4), torch.ones(3, 4, 8)  # 3 experts
+    >>> index, weights = torch.tensor([[0, 2]]), torch.tensor([[0.75, 0.25]])  # the token's experts
+    >>> moe_feed_forward(x, gate_up, down, index, weights, activation="reglu")  # 8 times relu(4) * 4
+    tensor([[128., 128., 128., 128.]])
+
     Args:
         x: (T, H) float16, bfloat16 or float32, any strides; T may be 0.
         gate_up: (E, 2 * I, H) of x's dtype, any strides; (E, I, H) where the activation has no gate. Rows of the gate

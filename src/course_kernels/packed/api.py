@@ -151,7 +151,7 @@ def grouped_mm(
             main_grad=main_grad, num_sms=num_sms, sizes=sizes,
         )  # fmt: skip
     if sizes is not None:
-        offs = ends_of(sizes, offs)
+        offs = ends_of(sizes, offs, mat_a=mat_a, mat_b=mat_b)
     if (
         tail != "zero" or config is not None or num_sms is not None
         or accumulate is not False or check is not False

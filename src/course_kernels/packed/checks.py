@@ -266,8 +266,13 @@ def check_ends(offs: Tensor | None, mode: str, total: int | None) -> None:
         raise ValueError(f"offs[{groups - 1}] = {last} is past the end of the operands, total_{mode} = {total}")
 
 
-def ends_of(sizes: Tensor, offs) -> Tensor:
+def ends_of(sizes: Tensor, offs, **operands) -> Tensor:
     """The ends of groups that were given by their sizes.
+
+    Args:
+        sizes, offs: as given; sizes are not None.
+        operands: by name. Sizes are on the device of the first. A 3-D operand has a matrix for each group. Operands of
+            wrong types and ranks are left to later checks.
 
     Raises:
         TypeError, ValueError: naming ``sizes``, or ``offs`` where both are given.
@@ -278,5 +283,18 @@ def ends_of(sizes: Tensor, offs) -> Tensor:
     if sizes.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"sizes must be torch.int32 or torch.int64, got {sizes.dtype}")
     if sizes.dim() != 1:
-        raise ValueError(f"sizes must be 1-D, the rows of each group, got shape {tuple(sizes.shape)}")
+        raise ValueError(f"sizes must be 1-D, one for each group, got shape {_shape(sizes)}")
+    given = {name: operand for name, operand in operands.items() if isinstance(operand, Tensor)}
+    first = next(iter(given), None)
+    if first and sizes.device != given[first].device:
+        raise ValueError(f"sizes must be on the device of {first}, {given[first].device}, got {sizes.device}")
+    holders = [name for name, operand in given.items() if operand.dim() == 3]
+    if len(holders) == 2:
+        raise ValueError(f"sizes must be None where mat_a and mat_b are both 3-D, got shape {_shape(sizes)}")
+    for name in holders:
+        groups = given[name].shape[0]
+        if differ(sizes.shape[0], groups, f"sizes must have one entry for each group of {name}"):
+            raise ValueError(
+                f"sizes must have one entry for each of the {groups} groups of {name}, got {sizes.shape[0]}"
+            )
     return GroupLayout.from_sizes(sizes).ends

@@ -77,7 +77,7 @@ def group_sums(
         outside of the tensors.
     """
     if sizes is not None:
-        offs = ends_of(sizes, offs)
+        offs = ends_of(sizes, offs, matrix=matrix)
     _check(matrix, offs, backend)
     check_flags(accumulate=accumulate)
     if out is None:

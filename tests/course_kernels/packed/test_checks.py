@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_kernels import group_sums, grouped_mm, runtime
+from course_kernels import grouped_mm, runtime
 from course_kernels.engine import plans as execute
 from course_kernels.testing import poisoned
 from packed_errors import BACKENDS, DEVICE, FP8, OFFS, A, B, assert_message, ends, good, matrix
@@ -146,24 +146,3 @@ def test_type_that_the_hardware_does_not_multiply(monkeypatch, dtype, query, cap
     with pytest.raises(TypeError, match=f"capability {capability} or newer"):
         grouped_mm(A.to(dtype), B.to(dtype), offs=OFFS)
     grouped_mm(A.to(dtype), B.to(dtype), offs=OFFS, backend="torch")
-
-
-# ---- out
-
-
-# ---- scaled_grouped_mm
-
-
-def test_sizes_are_an_alternative_to_ends():
-    rows, weights = torch.arange(28.0).reshape(7, 4), torch.arange(40.0).reshape(2, 4, 5)
-    sizes, ends = torch.tensor([3, 4]), torch.tensor([3, 7])
-    for function, operands in ((grouped_mm, (rows, weights)), (group_sums, (rows,))):
-        assert torch.equal(function(*operands, sizes=sizes), function(*operands, offs=ends))
-        with pytest.raises(ValueError, match="offs must be None where sizes is given"):
-            function(*operands, offs=ends, sizes=sizes)
-        with pytest.raises(TypeError, match="sizes must be torch"):
-            function(*operands, sizes=sizes.float())
-        with pytest.raises(ValueError, match="sizes must be 1-D"):
-            function(*operands, sizes=sizes[None])
-        with pytest.raises(TypeError, match="sizes must be a"):
-            function(*operands, sizes=[3, 4])
