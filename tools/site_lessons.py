@@ -7,7 +7,6 @@ import base64
 import io
 import json
 import re
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +30,8 @@ NAVIGATION = r"(?m)^.*\| \[map\]\(00_\w+\.ipynb\).*$|^\[[^\n]*\]\(\d\d_\w+\.ipyn
 GOALS = re.compile(r"\*\*About (\d+) minutes\. Afterwards you can\*\*\n\n((?:- .+\n?(?:  .+\n?)*)+)")
 SMALL = (480, 300)  # most pixels of a small figure: shown at half of that, sharp on dense screens
 A_STRIP = 1 / 3  # a figure that is less high for its width says nothing when it is small
+DEFINITIONS = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
+MAIN = 'if __name__ == "__main__":'
 SCRIPT = '''"""{title}
 
 The lesson's cells as one script: `python {name}` prints their outputs, and saves their figures in
@@ -87,9 +88,8 @@ def as_script(source: Path) -> str:
             text = re.sub(r"\[([^]]*)\]\((?!https?:)[^)]*\)", r"\1", cell.source)  # the script has no neighbours
             parts.append("\n".join(f"# {line}".rstrip() for line in text.splitlines()))
         elif code := plain(cell.source):
-            if any(tag.endswith("raises-exception") for tag in cell.metadata.get("tags", [])):
-                code = f"with script.expected_error():\n{textwrap.indent(code, '    ')}"
-            parts.append(code)
+            fails = any(tag.endswith("raises-exception") for tag in cell.metadata.get("tags", []))
+            parts.append(guarded(code, fails))
     return "\n\n".join(parts) + "\n"
 
 
@@ -108,6 +108,48 @@ def plain(cell: str) -> str:
     for line, start, end, text in sorted(edits, reverse=True):
         lines[line - 1] = lines[line - 1][:start] + text + lines[line - 1][end:]
     return b"\n".join(lines).decode()
+
+
+def guarded(code: str, fails: bool = False) -> str:
+    """A cell's code with all but imports, functions, classes and constants under ``if __name__ == "__main__":``.
+
+    The compiler of `course_kernels.codegen` imports the file of a kernel, and must not run the lesson again.
+
+    Args:
+        code: of one cell.
+        fails: the lesson shows an error here.
+    """
+    lines, parts, above = code.split("\n"), [], 0
+    for node in ast.parse(code).body:
+        inside = not (isinstance(node, DEFINITIONS) or is_constant(node))
+        chunk = lines[above : node.end_lineno]
+        if inside:
+            within = {i for text in ast.walk(node) if isinstance(text, ast.Constant | ast.JoinedStr)
+                      for i in range(text.lineno, text.end_lineno)}  # fmt: skip
+            indent = "        " if fails else "    "
+            chunk = [indent + line if line and above + i not in within else line for i, line in enumerate(chunk)]
+        if parts and parts[-1][0] == inside:
+            parts[-1][1].extend(chunk)
+        else:
+            parts.append((inside, chunk))
+        above = node.end_lineno
+    head = MAIN + "\n    with script.expected_error():" * fails
+    blocks = ["\n".join(([head] if inside else []) + strip_blank(chunk)) for inside, chunk in parts]
+    return "\n\n".join([*blocks, *filter(None, ["\n".join(lines[above:]).strip("\n")])])
+
+
+def strip_blank(lines: list[str]) -> list[str]:
+    """Lines without the empty ones before and after them."""
+    return "\n".join(lines).strip("\n").split("\n")
+
+
+def is_constant(node: ast.stmt) -> bool:
+    """Whether a statement gives names in capitals values that need no other name: functions may need them early."""
+    if not isinstance(node, ast.Assign):
+        return False
+    names = [each.id if isinstance(each, ast.Name) else "" for each in node.targets]
+    needed = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
+    return all(name.isupper() for name in names) and needed <= {"tl", "torch", "triton"}
 
 
 def routes(minutes: dict[str, int], titles: dict[str, str]) -> str:
@@ -150,7 +192,7 @@ def lessons(gathered) -> None:
             f"## [{render.title_of(source)}](notebooks/{path.name})\n\n"
             f"```{{image}} thumbnails/{path.stem}.png\n:alt: Lesson {number}, a figure. {description}\n"
             f":target: notebooks/{path.stem}.html\n:class: lesson-figure\n```\n\n"
-            f"{minutes[number]} minutes. Afterwards you can\n\n{goals}\n"
+            f"{minutes[number]} minutes. Afterwards you can\n\n{goals}\n\n"
             + f"Exercises: {links}.\n\n" * bool(tried)
             + f"{{download}}`Download it as a script <originals/notebooks/{source.name}>`\n"
         )

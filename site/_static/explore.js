@@ -120,7 +120,7 @@
   const showTiles = compare("Size of a tile, and the time it takes", Object.fromEntries(Object.keys(TILES).map((each) => [each, name(each)])), "tile");
 
   const numbers = make("dl", "explore-numbers");
-  const number = ["time", "SMs compute", "tiles read", "from memory"].map((title) => {
+  const number = ["time", "SMs busy", "tiles read", "from memory"].map((title) => {
     const box = make("div"), value = make("dd");
     box.append(make("dt", "", {}, title), value);
     numbers.append(box);
@@ -129,7 +129,9 @@
   const canvas = make("canvas", "explore-timeline", { role: "img" });
   const readout = make("p", "explore-readout", { "aria-hidden": "true" });
   const summary = make("p", "explore-summary", { "aria-live": "polite" });
-  root.append(numbers, canvas, readout, summary);
+  const result = make("div", "explore-result");
+  result.append(numbers, canvas);
+  root.append(result, readout, summary);
 
   const problems = () => state.tokens.map((t) => (state.product === "forward" ? [t, INNER, HIDDEN] : [HIDDEN, INNER, t]));
   const simulate = (changed = {}) => {
@@ -155,7 +157,7 @@
     showTiles((tile) => simulate({ tile }).makespan);
     const traffic = Schedule.bytesMoved(shown, +state.cache), percent = `${(100 * shown.utilisation).toFixed(0)} %`;
     number[0].textContent = us(shown.makespan);
-    number[1].textContent = `${percent} of it`;
+    number[1].textContent = percent;
     number[2].textContent = mb(traffic.requested);
     number[3].textContent = mb(traffic.fromMemory);
     const total = state.tokens.reduce((a, b) => a + b, 0), least = Math.max(shown.bounds.work, shown.bounds.longest);
