@@ -73,13 +73,13 @@ window.Schedule = (() => {
         start = makespanOf(lines) + COST.launch;
       });
     }
-    const busy = lines.map((line) => line.reduce((sum, each) => sum + each.end - each.start, 0));
+    const busy = lines.map((line) => line.reduce((sum, each) => sum + (each.end - each.start), 0));
     const finish = lines.map((line) => (line.length ? line.at(-1).end : 0)), makespan = makespanOf(lines);
     const work = busy.reduce((a, b) => a + b, 0) / programs;
     return {
       programs: lines, makespan, busy, finish, tiles: found.length,
       utilisation: found.length ? work / makespan : 1,
-      bounds: { work, longest: found.reduce((most, tile) => Math.max(most, usOf(tile.k)), 0) },
+      bounds: { work, longest: lines.flat().reduce((most, each) => Math.max(most, each.end - each.start), 0) },
       tail: makespan - Math.min(...finish),
     };
   }
