@@ -1,5 +1,5 @@
-"""Pictures and tables of README and site: `python tools/make_pictures.py` draws docs/grouped_gemm.png,
-draws docs/zoo.png from its record, and writes the tables of site/benchmarks.md from theirs."""
+"""Pictures and tables of README and site: `python tools/make_pictures.py` draws docs/*.png,
+some of them from records, and writes the tables of site/benchmarks.md from theirs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
@@ -16,26 +17,60 @@ import site_plots
 from course_kernels import testing
 from course_kernels.bench import record
 from course_kernels.bench.rows import title_of
-from gemm_course.figures import style
+from gemm_course.figures import matrices, style, timeline
 from gemm_course.figures.f00_overview import overview
+from gemm_course.lessons import timelines
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "site" / "benchmarks.md"
 END = "<!-- end -->"
 PIXELS_WIDE = 1600
+HERO_INCHES = 4.5, 2.2, 2.25  # timelines, mistake, height: as large as the README shows them
 COLORS = 128  # the figure has a few flat colours and the edges of text: a palette takes a third of the bytes
 
 
-def png(figure: Figure, pixels_wide: int = PIXELS_WIDE) -> bytes:
-    """A figure as a PNG with a palette, without the software's name in it."""
-    drawn, packed = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=pixels_wide / figure.get_figwidth())
-    image = Image.open(drawn).convert("RGB")
+def drawn(figure: Figure, pixels_wide: int) -> Image.Image:
+    """A figure as pixels."""
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=pixels_wide / figure.get_figwidth())
+    return Image.open(data).convert("RGB")
+
+
+def png(picture: Figure | Image.Image, pixels_wide: int = PIXELS_WIDE) -> bytes:
+    """A figure or a picture as a PNG with a palette, without the software's name in it."""
+    image, packed = picture if isinstance(picture, Image.Image) else drawn(picture, pixels_wide), io.BytesIO()
     image.quantize(COLORS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(packed, "PNG", optimize=True)
     return packed.getvalue()
 
 
-def hero() -> Figure:
+def hero() -> Image.Image:
+    """Lesson 03's timelines of 64 small products, from the record; beside them a mistake, as a check draws it."""
+    recorded = record.load("launches")
+    names = ["one launch per problem", "one launch per problem, CUDA graph", "one launch"]
+    bars = timelines.launch_panels(recorded, names)
+    titles = ["64 launches", "64 launches, CUDA graph", "one launch"]
+    panels = {title: bars[name] for title, name in zip(titles, names, strict=True)}
+    left = timeline.compare(panels, rows=132, row_name="SM", until=200)
+    M, N, margin, block = 50, 80, 16, 32
+    want = torch.ones((M, N), dtype=torch.float16, device="cpu")
+    buffer = torch.full((M + 2 * margin, N + 2 * margin), -999, dtype=torch.float16, device="cpu")
+    buffer[margin : margin + 2 * block, margin : margin + 3 * block] = 1  # whole tiles: no mask on the store
+    right = matrices.written_map(buffer, (margin, margin), want, canary=-999, block=(block, block), title="no mask")
+    for legend in [*right.legends, *filter(None, (axes.get_legend() for axes in right.axes))]:
+        legend.remove()
+    outside = 6 * block**2 - M * N
+    right.axes[0].set_title(f"A check draws a mistake:\n{outside:,} elements are\nwritten outside of C", fontsize=10)
+    left.set_size_inches(HERO_INCHES[0], HERO_INCHES[2])
+    right.set_size_inches(HERO_INCHES[1], HERO_INCHES[2])
+    wide = round(PIXELS_WIDE * HERO_INCHES[0] / sum(HERO_INCHES[:2]))
+    parts = [drawn(left, wide), drawn(right, PIXELS_WIDE - wide)]
+    whole = Image.new("RGB", (PIXELS_WIDE, max(part.height for part in parts)), "white")
+    for part, at in zip(parts, (0, wide), strict=True):
+        whole.paste(part, (at, 0))
+    return whole
+
+
+def overview_of_groups() -> Figure:
     """64 tokens over 8 experts, as a skewed router spreads them; flat, for the README is short."""
     return overview(testing.route("zipf", 64, s=1.2, seed=1), height=3.0)
 
@@ -85,7 +120,11 @@ def _mark(row: str) -> dict:
             "fillstyle": "none" if "-512-" in row else "full", "markeredgewidth": 1.2}  # fmt: skip
 
 
-PICTURES = {ROOT / "docs" / "grouped_gemm.png": hero, ROOT / "docs" / "zoo.png": zoo}
+PICTURES = {
+    ROOT / "docs" / "launches.png": hero,
+    ROOT / "docs" / "grouped_gemm.png": overview_of_groups,
+    ROOT / "docs" / "zoo.png": zoo,
+}
 
 
 def markdown(head: str, titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

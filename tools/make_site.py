@@ -24,10 +24,13 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import course_kernels
 import render
+import site_lessons
 import site_plots
 from gemm_course.exercises import manifest
 from gemm_course.notebook import stubs
@@ -54,8 +57,6 @@ PARTS = {
     "layout": "Descriptions of groups",
     "config": "Configurations and the runtime",
 }
-# The line that tools/render.py adds: the lesson before, the map, the lesson after. Lesson 00 has the last only.
-NAVIGATION = r"(?m)^.*\| \[map\]\(00_\w+\.ipynb\).*$|^\[[^\n]*\]\(\d\d_\w+\.ipynb\) →$"
 PLOT = r"<!-- plot: (\w+)(?: relative to ([\w-]+))? -->"
 TOGETHER = {"runtime": "config"}
 TOOLS = ("codegen", "schedule", "testing", "cutlass_ops")
@@ -114,7 +115,18 @@ class Gathered:
         pattern = r'((?:href|src)=")([^"]+)(")' if html else r"(\]\()([^)\s]+)(\))"
         return re.sub(pattern, replace, text)
 
-    def notebook(self, name: str, cells: list[dict]) -> None:
+    def file(self, name: str, content: bytes) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    def original(self, name: str, text: str) -> str:
+        """A file to download from the page of the same place; returns its address there."""
+        self.file(f"originals/{name}", text.encode())
+        return posixpath.relpath(f"originals/{name}", posixpath.dirname(name))
+
+    def notebook(self, name: str, cells: list[dict], downloads: Mapping[str, str] = MappingProxyType({})) -> None:
+        """A page of a notebook, with a link to download it, and more of these after it: their texts and addresses."""
         for cell in cells:
             if cell["cell_type"] == "markdown":
                 cell["source"] = self.relink("".join(cell["source"]), name, name)
@@ -123,11 +135,10 @@ class Gathered:
                 if html:
                     output["data"]["text/html"] = self.relink(unnested("".join(html)), name, name, html=True)
         describe_figures(name, cells)
-        original = self.folder / "originals" / name
-        original.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, original)
-        address = posixpath.relpath(f"originals/{name}", posixpath.dirname(name))
-        cells[0]["source"] = f"{cells[0]['source'].rstrip()}\n\n{{download}}`Download this notebook <{address}>`\n"
+        address = self.original(name, (ROOT / name).read_text(encoding="utf-8"))
+        links = {"Download this notebook": address, **downloads}
+        line = " · ".join(f"{{download}}`{text} <{each}>`" for text, each in links.items())
+        cells[0]["source"] = f"{cells[0]['source'].rstrip()}\n\n{line}\n"
         whole = {"cells": cells, "metadata": render.METADATA, "nbformat": 4, "nbformat_minor": 5}
         self.page(name, json.dumps(whole))
 
@@ -183,27 +194,6 @@ def described(call: ast.Call, imported: dict[str, str]) -> str:
     listed = f" ({'; '.join(names)})" if names and len(names) == len(panels) else ""
     what = " ".join(what.split()).rstrip(".")
     return ". ".join([*titles, f"{what[0].upper()}{what[1:]}{listed}."])
-
-
-def lessons(gathered: Gathered) -> None:
-    """The stored lessons, without the links to their neighbours, which the site makes itself; and an overview."""
-    overview = ["# The lessons", "", (SITE / "parts" / "lessons.md").read_text(encoding="utf-8")]
-    for source in render.sources([]):
-        path = render.notebook_of(source)
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        for cell in cells:
-            cell["source"] = re.sub(NAVIGATION, "", "".join(cell["source"]))
-        first = cells[0]["source"]
-        found = re.search(r"\*\*About (\d+) minutes\. Afterwards you can\*\*\n\n((?:- .+\n?(?:  .+\n?)*)+)", first)
-        title = f"## [{render.title_of(source)}](notebooks/{path.name})"
-        goals = gathered.relink(found[2], f"notebooks/{path.name}", "lessons.md") if found else ""
-        overview += [f"{title}\n", f"{found[1]} minutes. Afterwards you can\n\n{goals}\n" if found else ""]
-        tried = [e for e in manifest.exercises() if e.lesson == path.stem]
-        links = (f"[{e.id} {e.title}](exercises/{e.name}.ipynb), {e.points} points" for e in tried)
-        overview += [f"Exercises: {'; '.join(links)}.\n"] if tried else []
-        gathered.notebook(f"notebooks/{path.name}", cells)
-    gathered.page("lessons.md", "\n".join(overview) + "\n")
-    gathered.linked.add("notebooks/glossary.md")
 
 
 def details(summary: str, text: str) -> str:
@@ -325,7 +315,7 @@ def gather(folder: Path) -> None:
     """Write everything that Sphinx reads into a folder, which is made anew."""
     shutil.rmtree(folder, ignore_errors=True)
     gathered = Gathered(folder)
-    lessons(gathered)
+    site_lessons.lessons(gathered)
     exercises(gathered)
     reference(gathered)
     pages(gathered)

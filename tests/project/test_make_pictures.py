@@ -24,7 +24,7 @@ def tool():
 
 
 def test_stored_pictures_equal_those_that_the_tool_draws(tool):
-    assert len(tool.PICTURES) == 2
+    assert len(tool.PICTURES) == 3
     for target, draw in tool.PICTURES.items():
         data = target.read_bytes()
         assert len(data) < 200_000
@@ -35,6 +35,17 @@ def test_stored_pictures_equal_those_that_the_tool_draws(tool):
         # Another version of matplotlib may draw the edges of letters differently.
         difference = np.abs(np.asarray(stored, dtype=int) - np.asarray(drawn, dtype=int))
         assert difference.mean() < 2, target.name
+
+
+def test_the_first_picture_has_the_times_that_its_description_says(tool):
+    """The record's, rounded; lesson 03 prints them, too."""
+    names = ["one launch per problem", "one launch per problem, CUDA graph", "one launch"]
+    bars = tool.timelines.launch_panels(tool.record.load("launches"), names)
+    ends = [f"{max(bar.end for bar in bars[name]):,.0f} µs" for name in names]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    first = re.search(r'<img src="docs/launches.png"[^>]* alt="([^"]*)"', readme)[1]
+    assert re.findall(r"[\d,]+ µs", first) == ends
+    assert "The course teaches Triton" in readme
 
 
 def test_readme_is_a_screen_and_a_half():

@@ -239,6 +239,19 @@ def test_a_lesson_and_an_exercise_can_be_downloaded(site):
         assert Path(address).name == f"{Path(name).name}.ipynb"
 
 
+def test_the_lessons_page_has_figures_minutes_routes_and_scripts(site, pages):
+    text = (site / "lessons.html").read_text("utf-8")
+    links = re.findall(r'<a class="[^"]*" href="(notebooks/\w+\.html)"><img [^>]*class="lesson-figure"', text)
+    assert links == [f"notebooks/{path.stem}.html" for path in LESSONS]
+    assert len(re.findall(r"\d+ minutes\. Afterwards you can", text)) == len(LESSONS)
+    assert "I train MoE models" in text
+    scripts = [link for link in pages["lessons.html"].links if link.endswith(".py")]
+    assert [Path(link).stem for link in scripts] == [path.stem for path in LESSONS]
+    assert all((site / link).is_file() for link in scripts)
+    for page in ["lessons.html", "index.html"]:
+        assert "explore.html" in pages[page].links
+
+
 def test_the_sites_own_links_take_the_place_of_the_notebooks(site):
     """Previous and next come from the contents; the line of links in the notebook would repeat them."""
     for before, after in itertools.pairwise(LESSONS):
@@ -488,6 +501,16 @@ def test_a_button_copies_code(watched, address):
     watched.evaluate("document.querySelector('.cell_input .copy-code').click()")
     assert wait_for("copy", lambda: watched.evaluate("window.copied"), 5).strip() == first.strip()
     assert watched.evaluate("document.querySelectorAll('.cell_output .copy-code').length") == 0
+
+
+def test_a_schedule_can_be_explored_from_a_file(watched, site):
+    for width in (NARROW, 800, WIDE):
+        assert open_page(watched, (site / "explore.html").as_uri(), width) == []
+        assert watched.evaluate(OVERFLOW) <= 0
+        outside = "[...document.querySelectorAll('.explore *')].filter((e) => e.scrollWidth > e.clientWidth + 1)"
+        assert watched.evaluate(f"{outside}.map((e) => e.className + e.textContent)") == []
+        shown = "document.querySelector('.explore-timeline').getBoundingClientRect()"
+        assert watched.evaluate(f"{shown}.width > 300 && {shown}.bottom <= innerHeight + 1"), "in view with the bars"
 
 
 def test_search_finds_a_word(watched, address):
