@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
+from course_kernels.schedule import LayerTime
 from gemm_course.figures.shapes import arrow, bare, canvas, canvas_grid, centred, name_rows, rectangle
-from gemm_course.figures.style import BLACK, BLUE, FAINT, GREEN, GREY, ORANGE, PINK, RED, SKY, color_of, drawing, ink_on
+from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, ORANGE, PINK, RED, SKY, color_of, drawing, ink_on
 
 _STEPS = {"dispatch": ORANGE, "experts": BLUE, "combine": SKY}
 _LINKS = {"NVLink": ORANGE, "network": PINK, "experts": BLUE}
@@ -57,4 +60,140 @@ def splits(ids: Sequence[Sequence[Sequence[int]]], experts: int) -> Figure:
                     row += 1
         y += height + 0.35
     bare(axes, (-0.1, left + 1.75 * ranks), (y - 0.2, -1.1))
+    return figure
+
+
+@drawing
+def journey() -> Figure:
+    """Draw the journey of one token: from its rank to the ranks of its experts, through the experts, and back.
+
+    It has two experts at rank 1, which sums their results and returns one row. Its rank adds what returns.
+    """
+    figure, axes = canvas(3.4)
+
+    def box(x, y, width, text, color, gid):
+        rectangle(axes, x, y + 0.12, width, 0.76, fc=color, ec="white", gid=gid)
+        centred(axes, x + width / 2, y + 0.5, text, fontsize=9, color=ink_on(color))
+
+    for rank in range(4):
+        rectangle(axes, 0.9, rank + 0.04, 9.1, 0.92, fc="#F5F5F5", ec="none")
+        axes.text(0, rank + 0.5, f"rank {rank}", va="center", fontsize=10, fontweight="bold", color=BLACK)
+    for x, text in ((1.6, "token and its ids"), (3.2, "dispatch"), (5.0, "experts"), (6.65, "sum of the rank"),
+                    (8.0, "combine"), (9.35, "result")):  # fmt: skip
+        centred(axes, x, -0.25, text, fontsize=9)
+    box(1.0, 0, 1.2, "2, 3 and 6", color_of(0), "token")
+    box(4.2, 1, 0.75, "expert 2", color_of(1), "expert 2")
+    box(5.05, 1, 0.75, "expert 3", color_of(1), "expert 3")
+    box(4.6, 3, 0.75, "expert 6", color_of(3), "expert 6")
+    box(6.1, 1, 1.1, "w₂ y₂ + w₃ y₃", color_of(1), "sum 1")
+    box(6.1, 3, 1.1, "w₆ y₆", color_of(3), "sum 3")
+    box(8.8, 0, 1.1, "their sum", color_of(0), "result")
+    for y in (1.5, 3.5):
+        arrow(axes, (2.25, 0.55), (4.15 + 0.4 * (y > 2), y), mutation_scale=16)
+        arrow(axes, (7.25, y), (8.75, 0.62), mutation_scale=16)
+    for start, end, y in ((5.82, 6.07, 1.5), (5.38, 6.07, 3.5)):
+        arrow(axes, (start, y), (end, y), GREY, mutation_scale=12)
+    bare(axes, (-0.05, 10.1), (4.05, -0.5))
+    return figure
+
+
+@drawing
+def matrices(panels: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
+    """Draw the rows that each rank (down) sends to each rank (across). The darker, the more; one scale for all.
+
+    Args:
+        panels: title → the matrix.
+    """
+    figure, axes_of = canvas_grid(3.2, 1, len(panels))
+    top = max(max(map(max, matrix)) for matrix in panels.values()) or 1
+    for axes, (title, matrix) in zip(axes_of, panels.items(), strict=True):
+        for s, line in enumerate(matrix):
+            for r, count in enumerate(line):
+                color = _shade(count / top)
+                rectangle(axes, r + 0.03, s + 0.03, 0.94, 0.94, fc=color, gid=f"{title} {s} {r}")
+                centred(axes, r + 0.5, s + 0.5, f"{count:,}", fontsize=9, color=ink_on(color))
+        total = sum(map(sum, matrix))
+        axes.set_title(f"{title}: {total:,} rows", fontsize=10)
+        axes.set(xlim=(0, len(matrix)), ylim=(len(matrix), 0), aspect="equal")
+        axes.set_xticks([r + 0.5 for r in range(len(matrix))], [f"to {r}" for r in range(len(matrix))])
+        axes.set_yticks([r + 0.5 for r in range(len(matrix))], [f"from {r}" for r in range(len(matrix))])
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+    return figure
+
+
+def _shade(share: float) -> str:
+    """From nearly white to blue."""
+    low, high = (0.92, 0.95, 0.99), (0.0, 0.30, 0.55)
+    return to_hex([a + (b - a) * share for a, b in zip(low, high)])
+
+
+@drawing
+def timelines(times: Mapping[str, LayerTime], recorded: Mapping[str, float]) -> Figure:
+    """Draw a layer's steps on the wire and on the SMs of one GPU, simulated. A dashed line is the recorded end.
+
+    Args:
+        times: way → what the model says.
+        recorded: way → microseconds, of the ways that were measured.
+    """
+    figure, axes_of = canvas_grid(1.15 * len(times) + 0.7, len(times), 1, sharex=True)
+    for axes, (title, time) in zip(axes_of, times.items(), strict=True):
+        for step, chunk, start, end in time.spans:
+            lane, color = (1 if step == "experts" else 0), _STEPS[step]
+            axes.barh(lane, (end - start) / 1e3, left=start / 1e3, height=0.8, color=color, ec="white",
+                      gid=f"{title} {step} {chunk}")  # fmt: skip
+        measured = "not recorded yet"
+        if title in recorded:
+            axes.axvline(recorded[title] / 1e3, color=BLACK, ls="--", lw=1.4, gid=f"{title} recorded")
+            measured = f"recorded {recorded[title] / 1e3:.2f} ms"
+        axes.set_title(f"{title}: {time.total_us / 1e3:.2f} ms simulated, {measured}", fontsize=10)
+        name_rows(axes, ["wire", "SMs"], fontsize=9)
+    axes_of[-1].set_xlabel("ms")
+    handles = [Patch(color=color) for color in _STEPS.values()]
+    figure.legend(handles, list(_STEPS), loc="outside lower right", ncols=len(handles), fontsize=9)
+    return figure
+
+
+@drawing
+def loads(arriving: Mapping[str, Sequence[int]]) -> Figure:
+    """Draw how much each rank has to compute, in choices. Hatched: it waits for the rank that has most.
+
+    Args:
+        arriving: title → choices of each rank.
+    """
+    figure, axes_of = canvas_grid(2.7, 1, len(arriving), sharey=True)
+    for axes, (title, counts) in zip(axes_of, arriving.items(), strict=True):
+        top, mean = max(counts), sum(counts) / len(counts)
+        for rank, count in enumerate(counts):
+            slowest = count == top
+            axes.bar(rank, count, width=0.7, color=RED if slowest else BLUE, gid=f"{title} {rank}")
+            axes.bar(rank, top - count, bottom=count, width=0.7, color="white", ec=GREY, hatch="///",
+                     gid=f"{title} {rank} waits")  # fmt: skip
+        axes.axhline(mean, color=BLACK, ls="--", lw=1.2)
+        axes.set_title(f"{title}: most over mean {top / mean:.2f}", fontsize=10)
+        axes.set_xticks(range(len(counts)), [f"rank {rank}" for rank in range(len(counts))], fontsize=9)
+        axes.tick_params(axis="x", length=0)
+    axes_of[0].set_ylabel("choices to compute\n(dashed: the mean)")
+    return figure
+
+
+@drawing
+def clusters(panels: Mapping[int, Mapping[str, Sequence[float]]]) -> Figure:
+    """Draw the time of one dispatch on both links, for more and more GPUs. The dashed line is the experts' time.
+
+    Args:
+        panels: GPUs → copies → ms on NVLink, on the network, and of the experts.
+    """
+    figure, axes_of = canvas_grid(3.0, 1, len(panels), sharey=True)
+    for axes, (ranks, ways) in zip(axes_of, panels.items(), strict=True):
+        for i, (copies, (nvlink, network, experts)) in enumerate(ways.items()):
+            axes.bar(i - 0.2, nvlink, width=0.38, color=_LINKS["NVLink"], gid=f"{ranks} {copies} NVLink")
+            axes.bar(i + 0.2, network, width=0.38, color=_LINKS["network"], gid=f"{ranks} {copies} network")
+            axes.plot([i - 0.45, i + 0.45], [experts, experts], color=_LINKS["experts"], lw=2, ls="--")
+        axes.set_title(f"{ranks} GPUs", fontsize=10)
+        axes.set_xticks(range(len(ways)), [f"a row\na {copies}" for copies in ways], fontsize=9)
+        axes.tick_params(axis="x", length=0)
+    axes_of[0].set_ylabel("ms of one dispatch")
+    handles = [Patch(color=color) for color in _LINKS.values()]
+    figure.legend(handles, list(_LINKS), loc="outside lower right", ncols=3, fontsize=9)
     return figure

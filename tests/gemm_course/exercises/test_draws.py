@@ -478,11 +478,13 @@ def test_16_has_every_kind_of_rank_and_of_token():
         assert all((each.sort(1).values.diff(dim=1) == 0).any() for each in again["ids"]), "an id twice"
         assert len({int(each) // 5 for ids in one_goal["ids"] for each in ids.flatten()}) == 1
         sizes = [len(each) for each in empty["ids"]]
-        assert sizes[0] and 0 in sizes
+        assert sizes[0] > 0
+        assert 0 in sizes
         assert not any(len(each) for each in none["ids"])
         assert len(alone["ids"]) == 1
         ids = torch.cat(strange["ids"])
         known = (ids >= 0) & (ids < strange["experts"])
-        assert (ids < 0).any() and (ids >= strange["experts"]).any()
+        assert (ids < 0).any()
+        assert (ids >= strange["experts"]).any()
         assert {0, 1, 2} == set(known.sum(1).tolist())
         assert ((ids // 4).masked_fill(~known, -1).sort(1).values.diff(dim=1) != 0)[known.all(1)].all()

@@ -49,7 +49,7 @@ def draw(rng: random.Random) -> list[Case]:
         return [kind(each) for kind in rng.sample(kinds, len(kinds))]
 
     each = rng.choice([4, 5, 7])
-    several = [batch([around] * rng.randint(1, 2) + [mixed] * (1 + more), each) for more in rng.sample(range(3), 3)]
+    several = [batch([around] + [mixed] * (1 + more), each) for more in rng.sample(range(3), 3)]
     again = [batch([twice, mixed] + [twice] * rng.randint(0, 1), 4) for _ in range(3)]
     goal = rng.randrange(1, 3)
     one_goal = [[[expert(goal, 5)] for _ in range(rows)] for rows in rng.sample(range(2, 6), 4)]
