@@ -54,7 +54,7 @@ def draw(rng: random.Random) -> list[Case]:
     goal = rng.randrange(1, 3)
     one_goal = [[[expert(goal, 5)] for _ in range(rows)] for rows in rng.sample(range(2, 6), 4)]
     empty = [[apart(4, 3) for _ in range(rows)] for rows in (3, 0, rng.randint(1, 2), 4)]
-    strangers = [[apart(3, 4) for _ in range(rng.randint(2, 4))] for _ in range(3)]
+    strangers = [[apart(3, 4) for _ in range(rng.randint(3, 4))] for _ in range(3)]
     for line, (one, other) in zip(strangers, rng.sample([(-1, 12), (12, -1), (30, -1)], 3)):
         line[0][rng.randrange(2)] = one
         line[1][rng.randrange(2)] = other
