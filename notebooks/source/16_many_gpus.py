@@ -196,8 +196,8 @@ figures.timelines(times, recorded)
 #
 # ## The slowest rank decides
 #
-# Results return when all ranks are done. So the rank whose experts are most in demand decides, and the others wait. Here
-# are the real plans of four processes.
+# Results return when all ranks are done. So the rank whose experts are most in demand decides, and the others wait.
+# Here are the real plans of four processes.
 
 # %%
 arriving = {router: [choices for _, choices in processes.run(matrix_of, 4, router)] for router in ("uniform", "Zipf")}
@@ -230,8 +230,8 @@ figures.clusters(panels)
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# From the second node on. With 64 GPUs a token has its eight experts at nearly eight ranks, so a row for each rank saves
-# little. A row for each node still saves, but not enough to hide the network behind the experts.
+# From the second node on. With 64 GPUs a token has its eight experts at nearly eight ranks, so a row for each rank
+# saves little. A row for each node saves more.
 #
 # </details>
 #

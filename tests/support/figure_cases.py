@@ -266,7 +266,7 @@ case("f16_ranks.timelines", {name: schedule.layer_time(schedule.ExpertLayer(2048
                              for name, copies, chunks in (("by hand", "choice", 1), ("deduplicated", "rank", 1),
                                                           ("overlapped", "rank", 4))}, {"by hand": 7460.0})
 case("f16_ranks.loads", {"uniform": [300, 310, 290, 316], "Zipf": [800, 120, 210, 86]})
-case("f16_ranks.clusters", {ranks: {copies: (0.3, 2.5, 1.1) for copies in ("choice", "rank", "node")}
+case("f16_ranks.clusters", {ranks: dict.fromkeys(("choice", "rank", "node"), (0.3, 2.5, 1.1))
                             for ranks in (2, 8, 16, 64)})
 case("f17_predicted_times.expected_times", {f"CuTe 128×{n}×64, fitted": [(m, 5 + n / 50 + m / n) for m in POWERS]
                                             for n in (64, 128, 192)},
