@@ -110,6 +110,7 @@ print(doctor.report(doctor.examine(trials=False)))
 # | [13 Helion](13_helion.ipynb) | What does a language above Triton generate, and what is left to you? | about 40 min |
 # | [14 The MoE layer](14_the_moe_layer.ipynb) | How much of a layer is not its products? | about 60 min |
 # | [15 Performance](15_performance.ipynb) | How do you measure a speed that others can trust? | about 70 min |
+# | [16 Many GPUs](16_many_gpus.ipynb) | What travels if experts are on several GPUs? | about 45 min |
 # | [17 Choosing a kernel](17_choosing_a_kernel.ipynb) | How does a library choose for an unseen shape? | about 45 min |
 #
 # Read the lessons in order. Run a cell with Shift+Enter, change it, and run it again: nothing can break. Some cells

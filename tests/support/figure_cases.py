@@ -258,6 +258,16 @@ case("f07_choices.regrets", {title: {(f"{g} × 4096 × 4096", rows): 1.0 + (g + 
                                      for g in (8, 64, 256) for i, rows in enumerate(("4", "16", "256", "4k"))}
                              for title in ("128×256 for all", "defaults by hand", "nearest neighbour's")},
      ("groups × N × K", "rows per group"))
+case("f16_ranks.splits", [[[4, 1, 0], [2, 5, 3]], [[3, 0, 2]], [[1, 4, 7], [0, 5, 4]]], experts=6)
+case("f16_ranks.journey")
+case("f16_ranks.matrices", {"by hand": [[1028, 991, 30, 4]] * 4, "once for each rank": [[512, 40, 3, 0]] * 4})
+case("f16_ranks.timelines", {name: schedule.layer_time(schedule.ExpertLayer(2048, 768, 128, 8), 16384,
+                                                       schedule.Cluster(2), copies=copies, chunks=chunks)
+                             for name, copies, chunks in (("by hand", "choice", 1), ("deduplicated", "rank", 1),
+                                                          ("overlapped", "rank", 4))}, {"by hand": 7460.0})
+case("f16_ranks.loads", {"uniform": [300, 310, 290, 316], "Zipf": [800, 120, 210, 86]})
+case("f16_ranks.clusters", {ranks: dict.fromkeys(("choice", "rank", "node"), (0.3, 2.5, 1.1))
+                            for ranks in (2, 8, 16, 64)})
 case("f17_predicted_times.expected_times", {f"CuTe 128×{n}×64, fitted": [(m, 5 + n / 50 + m / n) for m in POWERS]
                                             for n in (64, 128, 192)},
      {"CuTe 128×64×64, fitted": [(4, 8.0), (64, 9.0)]}, [(16, 20.0), (256, 25.0)], [(4, 8.0)])

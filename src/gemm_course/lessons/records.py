@@ -235,3 +235,23 @@ def layer_overheads(rows: Sequence[Mapping], part: str) -> dict[str, dict[int, f
             if f"{way} {part}" in us:
                 found.setdefault(name, {})[row["tokens"]] = us[f"{way} {part}"] / us[f"products {part}"]
     return found
+
+
+def parallel_times(tokens: int, routing: str, results: Mapping | None = None) -> dict[str, float]:
+    """Microseconds of the forward of a layer over several GPUs, on the slowest rank; empty if there is no record yet.
+
+    Args:
+        tokens: of each GPU.
+        routing: "uniform" or "zipf".
+        results: the record; "expert_parallel" by default.
+
+    Returns:
+        Way → microseconds.
+    """
+    if results is None:
+        try:
+            results = record.load("expert_parallel")
+        except FileNotFoundError:
+            return {}
+    rows = (row for row in results["rows"] if (row["tokens"], row["routing"]) == (tokens, routing))
+    return {row["way"]: row["forward_us"] for row in rows}

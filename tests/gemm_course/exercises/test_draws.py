@@ -463,3 +463,28 @@ def test_14b_has_others_positions_and_activations_that_half_rounds():
         assert ragged["grad"].shape[1] > 64
         assert short(ragged["grad"].shape[1], 32)
         assert [case["shape"][1] for case in cases] == [2, 3, 1]
+
+
+def test_16_has_every_kind_of_rank_and_of_token():
+    for cases in inputs("16"):
+        several, again, one_goal, empty, none, alone, strange = cases
+        for case in (several, again, one_goal, empty, none, strange):
+            each = case["experts"] // len(case["ids"])
+            assert each not in (1, len(case["ids"])), "id // ranks and id % ranks are no owners"
+        owners = [ids // (several["experts"] // 3) for ids in several["ids"]]
+        assert all(((each[:, 0] == each[:, 2]) & (each[:, 0] != each[:, 1])).any() for each in owners), "apart"
+        assert all((each[:, 0] != each[:, 2]).any() for each in owners)
+        assert len({len(each) for each in owners}) == 3, "unequal batches"
+        assert all((each.sort(1).values.diff(dim=1) == 0).any() for each in again["ids"]), "an id twice"
+        assert len({int(each) // 5 for ids in one_goal["ids"] for each in ids.flatten()}) == 1
+        sizes = [len(each) for each in empty["ids"]]
+        assert sizes[0] > 0
+        assert 0 in sizes
+        assert not any(len(each) for each in none["ids"])
+        assert len(alone["ids"]) == 1
+        ids = torch.cat(strange["ids"])
+        known = (ids >= 0) & (ids < strange["experts"])
+        assert (ids < 0).any()
+        assert (ids >= strange["experts"]).any()
+        assert {0, 1, 2} == set(known.sum(1).tolist())
+        assert ((ids // 4).masked_fill(~known, -1).sort(1).values.diff(dim=1) != 0)[known.all(1)].all()

@@ -191,3 +191,15 @@ def test_overheads_of_a_layer_are_over_its_own_products():
     assert records.layer_overheads(rows, "step") == {
         "fifteen operations": {64: 2.0}, "this library": {64: 1.2, 4096: 1.1}, "Liger": {4096: 1.5},
     }  # fmt: skip
+
+
+def test_times_of_several_gpus_are_those_of_a_batch(monkeypatch):
+    row = dict(tokens=8, routing="zipf", way="symmetric", forward_us=3.0)
+    results = {"rows": [row, row | {"tokens": 9, "forward_us": 4.0}, row | {"way": "all_to_all", "forward_us": 5.0}]}
+    assert records.parallel_times(8, "zipf", results) == {"symmetric": 3.0, "all_to_all": 5.0}
+
+    def missing(name):
+        raise FileNotFoundError(name)
+
+    monkeypatch.setattr(records.record, "load", missing)
+    assert records.parallel_times(8, "zipf") == {}

@@ -1,0 +1,350 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+# ---
+
+# %% [markdown]
+# # 16 · Many GPUs
+#
+# The experts of a large model do not fit into one GPU. So each GPU holds some of them, and tokens travel to their
+# experts. What has to be sent, how long does it take, and who waits for whom?
+#
+# **About 45 minutes. Afterwards you can**
+#
+# - write a layer whose experts are spread over processes, and test it on a laptop;
+# - say how often a token has to travel, and how much that saves;
+# - predict from where on the network binds;
+# - avoid three mistakes: a silent rank, padding with NaN, a routing that is drawn again.
+#
+# You need: lesson [14](14_the_moe_layer.ipynb).
+
+# %%
+import gemm_course  # import first: without a GPU, kernels then run in the interpreter
+
+import torch
+import torch.distributed as dist
+from IPython.display import display
+from torch.nn.functional import silu
+from torch.utils.checkpoint import checkpoint
+
+from course_kernels import moe_feed_forward
+from course_kernels.distributed import ExpertParallel, plan
+from course_kernels.kernels import peers
+from course_kernels.schedule import Cluster, ExpertLayer, exchange, layer_time
+from gemm_course.figures import f16_ranks as figures
+from gemm_course.lessons import l16_processes as processes, records
+from gemm_course.lessons.listing import fold
+
+# %% [markdown]
+# ## Four ranks on a laptop
+#
+# Each GPU has a process of its own, a *rank*. All ranks run the same program, each on its own tokens. They exchange
+# data in *collectives*: calls that all ranks make. `processes.run` starts real processes here, with torch's backend
+# gloo. On GPUs the backend is NCCL, and the calls are the same.
+#
+# `all_to_all_single` is the collective of this lesson: each rank sends a part to each rank.
+
+
+# %%
+def greet(rank, ranks):
+    mine = torch.arange(ranks) + 10 * rank  # element r is for rank r
+    arriving = torch.empty_like(mine)
+    dist.all_to_all_single(arriving, mine)
+    return arriving.tolist()
+
+
+for rank, arrived in enumerate(processes.run(greet, 4, 4)):
+    print(f"rank {rank} gets {arrived}")
+
+# %% [markdown]
+# ## A token's journey
+#
+# Here eight experts are spread over four ranks, two on each. A token of rank 0 has chosen the experts 2, 3 and 6:
+
+# %%
+figures.journey()
+
+# %% [markdown]
+# ## By hand
+#
+# Training frameworks often write it like this. Sort all choices by expert, and so by rank. Exchange the counts, then
+# the rows. Compute, and send the results back the same way.
+
+
+# %%
+def by_hand(x, index, weights, gate_up, down, ranks):
+    local, k = len(gate_up), index.shape[1]
+    order = index.flatten().argsort(stable=True)
+    counts = torch.bincount(index.flatten(), minlength=ranks * local).view(ranks, local)
+    arriving = torch.empty_like(counts)
+    dist.all_to_all_single(arriving, counts)
+    sent, received = counts.sum(1).tolist(), arriving.sum(1).tolist()
+    rows = x.new_empty(sum(received), x.shape[1])
+    dist.all_to_all_single(rows, x[order // k], received, sent)
+    expert = torch.arange(local).repeat(ranks).repeat_interleave(arriving.flatten())
+    results = torch.empty_like(rows)
+    for e in range(local):
+        gate, up = (rows[expert == e] @ gate_up[e].T).chunk(2, 1)
+        results[expert == e] = (silu(gate) * up) @ down[e].T
+    home = x.new_empty(len(order), x.shape[1])
+    dist.all_to_all_single(home, results, sent, received)
+    return (home[order.argsort()].view(*index.shape, -1) * weights[..., None]).sum(1)
+
+
+# %%
+torch.manual_seed(0)
+sizes = [6, 3, 8, 5]  # tokens of each rank
+x, (gate_up, down) = torch.randn(22, 16), (torch.randn(8, 48, 16) / 4, torch.randn(8, 16, 24) / 5)
+weights, index = torch.randn(22, 8).softmax(1).topk(3)
+
+
+def of_rank(rank):
+    own = slice(2 * rank, 2 * rank + 2)  # the experts of this rank
+    return [each.split(sizes)[rank] for each in (x, index, weights)] + [gate_up[own], down[own]]
+
+
+def hand_layer(rank):
+    return by_hand(*of_rank(rank), 4)
+
+
+one = moe_feed_forward(x, gate_up, down, index, weights)
+print("equals one process:", torch.allclose(torch.cat(processes.run(hand_layer, 4)), one, atol=1e-5))
+
+# %% [markdown]
+# ## Once for each rank
+#
+# A row travels for each choice. But a token with two experts at one rank need travel there only once: that rank can add
+# both results and return one row. Each rank sends this:
+
+# %%
+figures.splits([each.tolist() for each in index.split([3, 2, 3, 2, 12])[:4]], experts=8)
+
+# %% [markdown]
+# The library does so. `dispatch` sends the tokens and says which experts of this rank they need. `combine` returns the
+# sums. `moe_feed_forward(..., ep=...)` calls both.
+
+
+# %%
+def parallel_layer(rank):
+    x, index, weights, gate_up, down = of_rank(rank)
+    ep = ExpertParallel(dist.group.WORLD, num_experts=8)
+    return moe_feed_forward(x, gate_up, down, index, weights, ep=ep)
+
+
+print("equals one process:", torch.allclose(torch.cat(processes.run(parallel_layer, 4)), one, atol=1e-5))
+
+# %% [markdown]
+# **Guess:** a model has 128 experts on four ranks, and each token chooses eight. How many of the rows are left?
+
+
+# %% tags=["hide-output"]
+def chosen(rank, router):
+    scores = torch.rand(512, 128, generator=torch.Generator().manual_seed(rank))
+    load = torch.arange(1, 129.0) ** (-0.8 if router == "Zipf" else 0.0)
+    return (scores.log() / load).topk(8).indices
+
+
+def matrix_of(rank, router):
+    made = ExpertParallel(dist.group.WORLD, num_experts=128).plan(chosen(rank, router))
+    return made.matrix, made.choices
+
+
+by_choice = [torch.bincount(chosen(rank, "uniform").flatten() // 32, minlength=4).tolist() for rank in range(4)]
+deduplicated = processes.run(matrix_of, 4, "uniform")[0][0]
+figures.matrices({"by hand": by_choice, "once for each rank": deduplicated})
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Less than half: nearly every token has experts at most ranks, so four rows remain of eight at most. The fewer ranks,
+# the more is saved.
+#
+# </details>
+#
+# ## Time
+#
+# A model: a transfer takes a latency and its bytes over the link's bandwidth. Both numbers were fitted to
+# `all_to_all_single` on two H100. If the tokens are cut into chunks, one chunk travels while another is computed.
+#
+# **Guess:** what saves more on two GPUs: to deduplicate, or to overlap?
+
+# %% tags=["hide-output"]
+qwen3, tokens = ExpertLayer(hidden=2048, inner=768, experts=128, top_k=8), 16384
+times = {
+    "by hand": layer_time(qwen3, tokens, Cluster(2), copies="choice", chunks=1),
+    "deduplicated": layer_time(qwen3, tokens, Cluster(2), chunks=1),
+    "overlapped": layer_time(qwen3, tokens, Cluster(2)),
+}
+measured = records.parallel_times(tokens, "uniform")
+chunks = times["overlapped"].chunks
+ways = {"by hand": "by hand, our products", "deduplicated": "all_to_all", "overlapped": f"all_to_all, {chunks} chunks"}
+recorded = {name: measured[way] for name, way in ways.items() if way in measured}
+print("recorded ways:", ", ".join(recorded) or "not recorded yet")
+figures.timelines(times, recorded)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# To deduplicate. What is left on the wire is short, and each chunk costs launches of its own.
+#
+# </details>
+#
+# The model leaves out the launches, and the memory traffic of gathers and sums. So it is a lower bound.
+#
+# ## The slowest rank decides
+#
+# Results return when all ranks are done. So the rank whose experts are most in demand decides, and the others wait.
+# Here are the real plans of four processes.
+
+# %%
+arriving = {router: [choices for _, choices in processes.run(matrix_of, 4, router)] for router in ("uniform", "Zipf")}
+figures.loads(arriving)
+
+# %%
+for router, counts in arriving.items():
+    most = max(counts) / (sum(counts) / 4)
+    print(f"{router}: {layer_time(qwen3, tokens, Cluster(4), imbalance=most).total_us / 1e3:.2f} ms simulated")
+
+# %% [markdown]
+# ## 64 GPUs
+#
+# Inside a node of eight GPUs there is NVLink. Between nodes there is a network, with an adapter for each GPU. A token
+# can travel once for each choice, once for each rank, or once for each node, and go on over NVLink.
+#
+# **Guess:** from how many GPUs on is the network slower than NVLink? What does a row for each node save?
+
+# %% tags=["hide-output"]
+panels = {}
+for ranks in (2, 8, 16, 64):
+    panels[ranks], cluster = {}, Cluster(ranks)
+    for copies in ("choice", "rank", "node"):
+        rows = exchange(qwen3, tokens, cluster, copies)
+        links = cluster.nvlink.time_us(4096 * rows.nvlink_rows), cluster.network.time_us(4096 * rows.network_rows)
+        compute = layer_time(qwen3, tokens, cluster, chunks=1).compute_us
+        panels[ranks][copies] = [each / 1e3 for each in (*links, compute)]
+figures.clusters(panels)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# From the second node on. With 64 GPUs a token has its eight experts at nearly eight ranks, so a row for each rank
+# saves little. A row for each node saves more.
+#
+# </details>
+#
+# This is a simulation. A test compares it with published bandwidths of two and four nodes, to which nothing was fitted:
+# it is too fast by up to a fifth.
+#
+# ## What goes wrong
+#
+# ### A rank without tokens that does not call
+#
+# Rank 1 has no tokens, and skips the layer. The group's time-out is short here; by default it is minutes.
+
+
+# %%
+def skip_if_empty(rank):
+    if rank == 1:
+        return "skipped"
+    x, index, weights, gate_up, down = of_rank(rank)
+    ep = ExpertParallel(dist.group.WORLD, num_experts=8)
+    return moe_feed_forward(x, gate_up, down, index, weights, ep=ep)
+
+
+for rank, found in enumerate(processes.run(skip_if_empty, 4, seconds=1.5, fails=True)):
+    text = found if rank == 1 else f"{found.kind}: {found.text.partition(':')[0]} could not exchange the counts"
+    print(f"rank {rank}: {text}")
+
+# %% [markdown]
+# ### Padding with NaN
+#
+# A buffer has room for eight rows, and five have arrived. The gradient of the other three is 0. Their old memory holds
+# NaN.
+#
+# **Guess:** how many elements of the weight's gradient become NaN?
+
+# %% tags=["hide-output"]
+buffer, grad = torch.full((8, 16), float("nan")), torch.zeros(8, 24)
+buffer[:5], grad[:5] = torch.randn(5, 16), torch.randn(5, 24)
+print(f"{(grad.T @ buffer).isnan().float().mean():.0%} with the padding")
+print(f"{(grad[:5].T @ buffer[:5]).isnan().float().mean():.0%} without")
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# All of them: 0 × NaN is NaN, and each element sums over all rows. So the library never reads rows that no token fills.
+#
+# </details>
+#
+# ### A routing that is drawn again
+#
+# Activation checkpointing runs forward twice. This router adds noise from a generator of its own, so the second run
+# chooses other experts. Nothing crashes.
+
+
+# %%
+def noisy(rank, how):
+    ep, noise = ExpertParallel(dist.group.WORLD, num_experts=8), torch.Generator().manual_seed(rank)
+    x, _, _, gate_up, down = of_rank(rank)
+    x, gate_up, ones = x[:3], gate_up.clone().requires_grad_(), torch.ones(3, 1)
+
+    def route():  # an expert of rank 0, 1 and 2: which of its two is chance
+        return (2 * torch.arange(3) + torch.randint(2, (3,), generator=noise))[:, None]
+
+    def layer(x, gate_up, routing):
+        ids = route() if routing is None else None
+        return moe_feed_forward(x, gate_up, down, ids, ones, ep=ep, routing=routing)
+
+    routing = ep.plan(route()) if how == "plan kept" else None
+    arguments = x, gate_up, routing
+    y = layer(*arguments) if how == "plain" else checkpoint(layer, *arguments, use_reentrant=False)
+    y.square().sum().backward()
+    return gate_up.grad
+
+
+plain = processes.run(noisy, 4, "plain")
+for how in ("drawn again", "plan kept"):
+    same = all(map(torch.equal, processes.run(noisy, 4, how), plain))
+    print(f"{how}: the gradients are {'right' if same else 'wrong'}")
+
+# %% [markdown]
+# So make the plan once, outside of what is checkpointed, and pass it on.
+#
+# ## The production code
+#
+# `sends_of` finds the sends, on the device. Over NVLink, kernels put rows into the memory of other GPUs and fetch them
+# from there, and the host reads nothing.
+
+# %%
+display(fold(plan.sends_of), fold(peers.put_kernel), fold(peers.fetch_sum_kernel))
+
+# %% [markdown]
+# ## Try it
+#
+# [Exercise 16](../exercises/16_the_splits.ipynb): plan the sends yourself. Or change a cell and run it again:
+#
+# 1. Set `sizes` to `[22, 0, 0, 0]`. Is the layer still right?
+#    <details><summary>Answer</summary>Yes. A rank without tokens sends nothing, and computes for the others.</details>
+# 2. Simulate 1,024 tokens. How many chunks does the model choose?
+#    <details><summary>Answer</summary>One: a chunk's latency costs more than it hides.</details>
+#
+# ## Summary
+#
+# - Tokens travel to the ranks of their experts. The results travel back in the same order.
+# - A token travels once to each rank. That rank adds its results.
+# - The slowest rank decides, and all others wait.
+# - From the second node on the network binds. There a row for each node saves most.
+# - Every rank makes every call, tokens or not. Make a plan once.
+#
+# ## References
+#
+# - [DeepEP](https://github.com/deepseek-ai/DeepEP): kernels for dispatch and combine, with published bandwidths.
+# - [torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html): process groups and collectives.
+# - [torchtitan](https://github.com/pytorch/torchtitan): training with expert parallelism.
+#
+# ## What to read next
+#
+# Lesson 17 is for those who maintain a library: how it chooses a kernel.

@@ -1,0 +1,28 @@
+"""Exercise 16, the sends of each rank: the tests of any exercise, and one cause for what follows from it."""
+
+from __future__ import annotations
+
+import pytest
+
+import mutants
+from exercise_checks import *  # noqa: F403 (the tests of any exercise)
+from exercise_scores import earned
+
+VARIED = ["a_row_for_each_choice", "one_expert_of_each_row", "received_is_sent", "tokens_with_strangers_dropped"]
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_a_mistake_earns_the_same_whatever_is_drawn(judge, exercise, name):
+    assert len(earned(judge, exercise, name, range(20))) == 1
+
+
+def test_what_follows_from_wrong_rows_is_not_told_again(judge, exercise):
+    result = judge.check(exercise, mutants.of(exercise.name)["a_row_for_each_choice"].source)
+    told = {each.name: each.message for each in result.properties if each.status == "fail"}
+    assert told.keys() == {"once", "experts"}
+    assert "wrong for the reason above" in told["experts"]
+
+
+def test_a_rank_that_does_not_call_costs_the_others_nothing(judge, exercise):
+    result = judge.check(exercise, mutants.of(exercise.name)["leaves_early_without_tokens"].source)
+    assert [each.name for each in result.properties if each.status == "fail"] == ["everyone"]
