@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from course_kernels import moe_feed_forward, runtime
-from course_kernels.moe import ACTIVATIONS, Function
+from course_kernels.moe import ACTIVATIONS, Function, Lora
 
 DEVICE = runtime.device()
 NAMES = "x", "gate_up", "down", "weights", "gate_up_bias", "down_bias"
+ADAPTERS = "gate_up_a", "gate_up_b", "down_a", "down_b"
 EPSILON = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
@@ -24,7 +25,7 @@ class Layer:
     Attributes:
         tensors: by ``NAMES``; without the biases if there are none.
         ids: (T, k).
-        options: the other keywords of ``moe_feed_forward``.
+        options: the other keywords of ``moe_feed_forward``, and ``scale``, of adapters.
     """
 
     tensors: dict[str, Tensor]
@@ -36,7 +37,12 @@ class Layer:
         given = dict(self.tensors)
         operands = [given.pop(name) for name in NAMES[:3]]
         weights = given.pop("weights")
-        return moe_feed_forward(*operands, self.ids, weights, **given, **self.options | others)
+        factors = {name: given.pop(name) for name in ADAPTERS if name in given}
+        options = self.options | others
+        scale = options.pop("scale", 1.0)
+        if factors:
+            options["lora"] = Lora(**factors, scale=scale)
+        return moe_feed_forward(*operands, self.ids, weights, **given, **options)
 
     def leaves(self, *names: str) -> Layer:
         """The layer with leaves in place of the tensors; of the names given, or of all, gradients are asked."""
@@ -104,6 +110,12 @@ def oracle(layer: Layer) -> Tensor:
     biases = [layer.tensors.get(name) for name in NAMES[4:]]
     options, out = layer.options, torch.zeros_like(x)
     on_input = options.get("weights_on") == "input"
+    scale = options.get("scale", 1.0)
+    scales = scale if isinstance(scale, tuple) else (scale, scale)
+    if "gate_up_a" in layer.tensors:
+        gate_up = gate_up + scales[0] * layer.tensors["gate_up_b"] @ layer.tensors["gate_up_a"]
+    if "down_a" in layer.tensors:
+        down = down + scales[1] * layer.tensors["down_b"] @ layer.tensors["down_a"]
     for e in range(gate_up.shape[0]):
         token, choice = (layer.ids == e).nonzero(as_tuple=True)
         scale = weights[token, choice][:, None]
@@ -156,3 +168,24 @@ def check(layer: Layer, *names: str, grad: Tensor | None = None, factor: float =
             there = exact.tensors[name].grad
             there = torch.zeros_like(exact.tensors[name]) if there is None else there
             assert_near(found, there, dtype, f"gradient of {name}", 2 * factor, by_norm)
+
+
+def adapted(layer: Layer, rank: int = 8, which: tuple[str, ...] = ADAPTERS, dtype: torch.dtype | None = None) -> Layer:
+    """The layer with the adapters that are named."""
+    gate_up, down = layer.tensors["gate_up"], layer.tensors["down"]
+    (experts, width, hidden), inner = gate_up.shape, down.shape[2]
+    shapes = dict(
+        gate_up_a=(experts, rank, hidden), gate_up_b=(experts, width, rank), down_a=(experts, rank, inner),
+        down_b=(experts, hidden, rank),
+    )  # fmt: skip
+    made = torch.Generator().manual_seed(11)
+    tensors = {
+        name: (
+            torch.randn(shape, generator=made, dtype=torch.float64) * (shape[1] if name[-1] == "a" else rank) ** -0.5
+        )
+        .to(dtype or gate_up.dtype)
+        .to(gate_up.device)
+        for name, shape in shapes.items()
+        if name in which
+    }
+    return Layer(layer.tensors | tensors, layer.ids, layer.options)

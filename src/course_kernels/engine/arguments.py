@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.config import GemmConfig, LaunchOptions
+from course_kernels.engine import low_rank
 from course_kernels.engine.access import Access, batch_access, flat_rows, load_access, ragged_access
 from course_kernels.engine.product import Epilogue, Gated, Problem, Product
 from course_kernels.engine.scaling import BLOCK, Blocks, Lines, blocks_restart, is_outer
@@ -89,7 +90,7 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
         total=rows, M=0 if ragged else rows, N=columns, K=depth, G=groups,
         **_strides("a", ("g", "m", "k"), mat_a), **_strides("b", ("g", "k", "n"), mat_b),
         **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b), **blocks,
-        index_ptr=index, **epilogue.sides(),
+        index_ptr=index, **epilogue.sides(), **low_rank.arguments(epilogue.low_rank),
         LOAD_A=product.rows.load, LOAD_B=FunctionName("load_pair" if gated else "load_columns"),
         EPILOGUE=epilogue.function, ACTIVATION=_activation(epilogue),
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind, RAGGED=ragged, SHARED_B=shared_b, ROW_STEP=row_step,

@@ -32,10 +32,12 @@ _SOURCES = {
     "a": "a", "b": "b", "offs_ptr": "offs", "sizes_ptr": "offs", "bias_ptr": "bias", "scale_a_ptr": "scale_a",
     "scale_b_ptr": "scale_b", "c_desc": "out", "c_ptr": "out", "counter_ptr": "counter", "index_ptr": "index",
     "pre_ptr": "pre", "weights_ptr": "weights", "activated_ptr": "activated", "dots_ptr": "dots",
+    "left_ptr": "left", "right_ptr": "right",
 }  # fmt: skip
-# In the order of ``_addresses``; the last five are of products with an activation alone.
+# In the order of ``_addresses``; those from the index on are of a layer's products alone.
 _TENSORS = (
     "a", "b", "offs", "bias", "scale_a", "scale_b", "out", "counter", "index", "pre", "weights", "activated", "dots",
+    "left", "right",
 )  # fmt: skip
 _SWAPPED = {"a": "b", "b": "a", "scale_a": "scale_b", "scale_b": "scale_a"}  # mode "n" is computed transposed
 
@@ -82,6 +84,8 @@ class InterpretedPlan:
         copied = {name: wide(each) for name, each in fields.items() if isinstance(each, Tensor)}
         if copied:
             epilogue = epilogue._replace(**copied)
+        if (low := epilogue.low_rank) is not None:
+            epilogue = epilogue._replace(low_rank=low._replace(left=wide(low.left), right=wide(low.right)))
         copies = product._replace(a=wide(product.a), b=wide(product.b), epilogue=epilogue)
         kernel, programs, arguments, options, _ = self._prepare(copies, result)
         keeps = self._problem.accumulate or self._problem.mode == "masked" or epilogue.activation is not None
@@ -139,8 +143,9 @@ class Plan(InterpretedPlan):
         a, b, rows, scaling, epilogue, _ = product
         counter = torch.zeros(1, dtype=torch.int32, device=out.device) if self._needs_counter else None
         tensors = (a, b, rows[0] if rows else None, epilogue.bias, scaling.a, scaling.b, out, counter)
-        if epilogue.activation is not None or product.index is not None:
-            tensors = (*tensors, product.index, *epilogue.sides().values())
+        low = epilogue.low_rank
+        if low is not None or epilogue.activation is not None or product.index is not None:
+            tensors = (*tensors, product.index, *epilogue.sides().values(), *(low or (None, None))[:2])
         return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
 
     def _compile(self, product: Product, out: Tensor) -> None:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.dtypes import MODE_OF_RANKS
+from course_kernels.engine.low_rank import LowRank
 from course_kernels.engine.options import Options
 from course_kernels.engine.scaling import ROW, UNSCALED, Blocks, Lines, Scaling, block_lines
 from course_kernels.kernels.codes import Activation, FunctionName
@@ -106,11 +107,13 @@ class Store(NamedTuple):
     Attributes:
         bias: (G, N), added before the rounding, or None.
         keep_tail: leave what follows the last group as it is, instead of writing zeros.
+        low_rank: a product that is added before the rounding, or None.
         function: the Triton kernel's device function.
     """
 
     bias: Tensor | None = None
     keep_tail: bool = False
+    low_rank: LowRank | None = None
 
     function = FunctionName("store_sums")
     accumulates = False
@@ -123,6 +126,9 @@ class Store(NamedTuple):
     def key(self) -> tuple | bool | None:
         """The epilogue's part of a plan's key; None for a lazily negated bias, which kernels cannot read."""
         bias = self.bias
+        if self.low_rank is not None:
+            parts = [_key(bias), self.low_rank.key()]
+            return None if None in parts else ("low rank", self.keep_tail, *parts)
         if bias is None:
             return self.keep_tail
         if bias.is_neg():
@@ -136,7 +142,7 @@ class Add(NamedTuple):
 
     accumulates = True
     activation = None
-    bias = None
+    bias = low_rank = None
     keep_tail = False
 
     def sides(self) -> dict[str, Tensor | None]:
@@ -158,6 +164,7 @@ class Gated(NamedTuple):
             columns; the activation is of the rounded sums then, as a backward that reads them computes it again. None
             does without.
         bias: (G, N), in the order of B's columns, added before; or None.
+        low_rank: a product that is added before, or None.
         function: the Triton kernel's device function.
     """
 
@@ -165,6 +172,7 @@ class Gated(NamedTuple):
     interleaved: bool = False
     pre: Tensor | None = None
     bias: Tensor | None = None
+    low_rank: LowRank | None = None
 
     function = FunctionName("store_activated")
     accumulates = False
@@ -176,7 +184,7 @@ class Gated(NamedTuple):
 
     def key(self) -> tuple | None:
         """The epilogue's part of a plan's key; None as for ``Store``."""
-        parts = [_key(self.pre), _key(self.bias)]
+        parts = [_key(self.pre), _key(self.bias), self.low_rank.key() if self.low_rank else ()]
         return None if None in parts else ("gated", self.activation, self.interleaved, *parts)
 
 
@@ -192,6 +200,7 @@ class GatedBackward(NamedTuple):
         activated: (rows, N) of the result's dtype, row-major: the activation times the row's factor is stored there.
         dots: float32 (rows, ceil(N / 32)), contiguous. The entries of a row become parts of the dot product of its
             sums and its activation, unrounded both. How it is divided into parts is the kernel's choice.
+        low_rank: a product that is added to the sums, or None.
     """
 
     activation: Activation
@@ -200,6 +209,7 @@ class GatedBackward(NamedTuple):
     weights: Tensor
     activated: Tensor
     dots: Tensor
+    low_rank: LowRank | None = None
 
     function = FunctionName("store_gradient")
     accumulates = False
@@ -212,7 +222,7 @@ class GatedBackward(NamedTuple):
 
     def key(self) -> tuple | None:
         """The epilogue's part of a plan's key; None as for ``Store``."""
-        parts = [_key(each) for each in self[2:]]
+        parts = [*map(_key, self[2:6]), self.low_rank.key() if self.low_rank else ()]
         return None if None in parts else ("backward", *self[:2], *parts)
 
 

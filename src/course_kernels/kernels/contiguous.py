@@ -19,7 +19,7 @@ from triton.tools.ragged_tma import to_ragged_indices
 
 from course_kernels.kernels.codes import SCALE_BLOCK, Store
 from course_kernels.kernels.common import add_scaled, multiply_add, tile_position, xcd_tile
-from course_kernels.kernels.gated import gather_rows, load_pair, store_activated, store_gradient
+from course_kernels.kernels.gated import gather_rows, load_pair, low_rank_sums, store_activated, store_gradient
 from course_kernels.kernels.round_robin import ANY, DYNAMIC, ROW_MAJOR, next_dynamic_tile
 
 POINTERS = tl.constexpr(int(Store.POINTERS))
@@ -182,12 +182,12 @@ def store_sums(
 
 @triton.jit
 def compute_tile(
-    operand_a, b, parts, block_scales, tile, tiles_n, offs_ptr, row_ends, groups,
+    operand_a, b, low_rank, parts, block_scales, tile, tiles_n, offs_ptr, row_ends, groups,
     total, M, N, K, G, stride_bg, stride_bk, stride_bn, LOAD_A: tl.constexpr, LOAD_B: tl.constexpr,
     EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr,
     RAGGED: tl.constexpr, SHARED_B: tl.constexpr, A_LINES: tl.constexpr, B_LINES: tl.constexpr, ROW_STEP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr,
+    STORE_PARTS: tl.constexpr, RANK: tl.constexpr, BLOCK_R: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Find a tile's group, multiply, store. ``groups`` is None where there are too many to compare with."""
     if RAGGED and groups is None:
@@ -218,6 +218,10 @@ def compute_tile(
     row, col = top + tile_m * BLOCK_M, tile_n * BLOCK_N
     b_group = 0 if SHARED_B else g
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    if RANK > 0:
+        acc = low_rank_sums(
+            low_rank, acc, g, row, end, col, N, LOAD_B, ACTIVATION, RANK, BLOCK_R, BLOCK_M, BLOCK_N, PRECISION
+        )  # fmt: skip
     for k in range(0, tl.cdiv(K, BLOCK_K)):
         block_a = LOAD_A(operand_a, g, row, k * BLOCK_K, end, K, A_KIND, not RAGGED, BLOCK_M, BLOCK_K)
         block_b = LOAD_B(
@@ -260,11 +264,13 @@ def contiguous_kernel(
     stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
     stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
     index_ptr, pre_ptr, weights_ptr, activated_ptr, dots_ptr,
+    left_ptr, right_ptr, low_scale, stride_right_g, stride_right_r, stride_right_n,
     LOAD_A: tl.constexpr, LOAD_B: tl.constexpr, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr,
     A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, RAGGED: tl.constexpr, SHARED_B: tl.constexpr,
     A_LINES: tl.constexpr, B_LINES: tl.constexpr, ROW_STEP: tl.constexpr, ZERO_TAIL: tl.constexpr, GROUPS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STORE_PARTS: tl.constexpr, SCHEDULE: tl.constexpr, PRECISION: tl.constexpr, NUM_XCDS: tl.constexpr,
+    RANK: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """C[start:end] = A[start:end] @ B[g] for every group g, or C[g] = A[g] @ B[g] where not RAGGED.
 
@@ -279,6 +285,8 @@ def contiguous_kernel(
             (total, blocks) or (G, M, blocks), or M in blocks of its own, with any strides, and scale_b_ptr is likewise
             (G, N, blocks). BLOCK_K divides 128.
         index_ptr, pre_ptr, weights_ptr, activated_ptr, dots_ptr: of the parts in ``kernels.gated``, else None.
+        left_ptr, right_ptr, low_scale: low_scale * left @ right[g] is added to the sums, of (total, RANK), contiguous,
+            and (G, RANK, N); None, with a RANK of 0, for none. BLOCK_R is the depth of a step of it.
         LOAD_A: how a block of A is loaded, a device function such as ``load_rows``; its first argument is one tuple.
         LOAD_B: how a block of B's columns is loaded, such as ``load_columns``.
         EPILOGUE: writes a tile's sums to C, a device function such as ``store_sums``; its first argument is a tuple.
@@ -291,6 +299,7 @@ def contiguous_kernel(
         ZERO_TAIL: write zeros to the rows after the last group.
         NUM_XCDS: of ``common.xcd_tile``; the dynamic schedule has none.
     """
+    low_rank = (left_ptr, right_ptr, low_scale, stride_right_g, stride_right_n, stride_right_r)
     operand_a = (a, stride_ag, stride_am, stride_ak, index_ptr)
     parts = (
         c_desc, c_ptr, stride_cg, stride_cm, stride_cn, bias_ptr, stride_bias_g, stride_bias_n,
@@ -319,10 +328,10 @@ def contiguous_kernel(
         tile = next_dynamic_tile(counter_ptr, tiles)
         while tile < tiles:
             compute_tile(
-                operand_a, b, parts, block_scales, tile, tiles_n, offs_ptr, row_ends, groups,
+                operand_a, b, low_rank, parts, block_scales, tile, tiles_n, offs_ptr, row_ends, groups,
                 total, M, N, K, G, stride_bg, stride_bk, stride_bn, LOAD_A, LOAD_B, EPILOGUE,
                 ACTIVATION, A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, A_LINES, B_LINES,
-                ROW_STEP, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
+                ROW_STEP, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, RANK, BLOCK_R, PRECISION,
             )  # fmt: skip
             tile = next_dynamic_tile(counter_ptr, tiles)
     else:
@@ -332,10 +341,10 @@ def contiguous_kernel(
             else:
                 position = tile
             compute_tile(
-                operand_a, b, parts, block_scales, position, tiles_n, offs_ptr, row_ends, groups,
+                operand_a, b, low_rank, parts, block_scales, position, tiles_n, offs_ptr, row_ends, groups,
                 total, M, N, K, G, stride_bg, stride_bk, stride_bn, LOAD_A, LOAD_B, EPILOGUE,
                 ACTIVATION, A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, A_LINES, B_LINES,
-                ROW_STEP, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
+                ROW_STEP, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, RANK, BLOCK_R, PRECISION,
             )  # fmt: skip
     if ZERO_TAIL:
         if GROUPS > 0:

@@ -7,7 +7,9 @@ epilogue finds both halves of every column of the result in its sums.
 from __future__ import annotations
 
 from course_kernels.kernels.activation import activated, gradients
+from course_kernels.kernels.common import multiply_add
 from course_kernels.kernels.language import tl, triton
+from course_kernels.kernels.round_robin import ANY
 
 
 @triton.jit
@@ -47,6 +49,29 @@ def load_pair(
     base = b + g * (tl.full((), 1, tl.int64) * stride_g)
     pointers = base + columns.to(tl.int64)[:, None] * stride_n + depth.to(tl.int64)[None, :] * stride_k
     return tl.load(pointers, mask=(columns < N)[:, None] & (depth < K)[None, :], other=0.0)
+
+
+@triton.jit
+def low_rank_sums(
+    low_rank, acc, g, row, end, col, N, LOAD_B: tl.constexpr, ACTIVATION: tl.constexpr, RANK: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The sums from which a tile starts: scale * left @ right[g]. It comes before the product itself, so that the scale
+    needs no second accumulator.
+
+    Args:
+        low_rank: left, right, the scale, right's strides (group, column, rank).
+        acc: zeros.
+    """
+    left, right, scale, stride_g, stride_n, stride_r = low_rank
+    rows = row + tl.arange(0, BLOCK_M)
+    for r in tl.range(0, RANK, BLOCK_R, num_stages=1):  # a step or two: nothing to load ahead
+        depth = r + tl.arange(0, BLOCK_R)
+        pointers = left + rows.to(tl.int64)[:, None] * RANK + depth[None, :]
+        block = tl.load(pointers, mask=(rows < end)[:, None] & (depth < RANK)[None, :], other=0.0)
+        columns = LOAD_B(right, g, col, r, N, RANK, stride_g, stride_n, stride_r, ANY, ACTIVATION, BLOCK_N, BLOCK_R)
+        acc = multiply_add(block, columns.T, acc, PRECISION)
+    return acc * scale
 
 
 @triton.jit

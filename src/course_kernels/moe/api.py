@@ -22,6 +22,8 @@ from course_kernels.kernels.codes import Activation
 from course_kernels.moe import checks
 from course_kernels.moe.activations import activation_of
 from course_kernels.moe.form import Form, Operands
+from course_kernels.moe.lora import Lora, cast_adapters, check_lora, factors_of, local, named
+from course_kernels.moe.lora_ops import feed_forward_adapted
 from course_kernels.moe.parallel import Parallel
 from course_kernels.moe.routing import Routing
 from course_kernels.moe.torch_ops import feed_forward, feed_forward_collecting, route
@@ -40,6 +42,7 @@ def moe_feed_forward(
     concatenated: bool = True,
     weights_on: Literal["output", "input"] = "output",
     main_grads: Sequence[Tensor | None] | None = None,
+    lora: Lora | None = None,
     routing: Routing | Any = None,
     ep: Parallel | None = None,
     backend: Backend = "auto",
@@ -71,7 +74,9 @@ def moe_feed_forward(
         weights_on: "output" weights an expert's result, "input" its row of x, which is rounded then (Llama 4).
         main_grads: float32 tensors of the shapes of gate_up and of down, any strides, or None for either: the backward
             adds the weight's gradient to it, rounded once, and the weight itself gets none. Not with
-            ``torch.compile(fullgraph=True)``.
+            ``torch.compile(fullgraph=True)``. Not with ``lora``.
+        lora: a ``course_kernels.moe.Lora``: adapters of low rank beside gate_up, down or both. Where these require no
+            gradient, none is computed.
         routing: of ``Routing.of(top_k_index, E)``, if it is made once for several calls: a recomputation in activation
             checkpointing, for example, that must not route tokens anew. With ``ep``, of ``ep.plan(top_k_index)``.
         ep: a ``course_kernels.distributed.ExpertParallel`` where the experts are spread over ranks. ``top_k_index``
@@ -91,17 +96,20 @@ def moe_feed_forward(
         RuntimeError: gradients of gradients, or forward-mode differentiation; or the process cannot run kernels.
 
     Notes:
-        Differentiable once, in x, gate_up, down, top_k_weights and the biases. The backward keeps x, the activation's
-        argument (T * k, 2 * I), and the routing; gathered rows and the activation are computed again. A weight's
-        gradient is stored like the weight.
+        Differentiable once, in x, gate_up, down, top_k_weights, the biases and the adapters. The backward keeps x, the
+        activation's argument (T * k, 2 * I), the rows of adapters (T * k, r), and the routing; gathered rows and the
+        activation are computed again. A weight's gradient is stored like the weight.
         Products sum in float32. Rounded are the activation's argument, the activation, an expert's result, and the sum
         over experts, which is in float32 in the order of the choices. Deterministic bit for bit.
+        What an adapter adds is added in float32, before the one rounding; rounded beside it are its rows (T * k, r).
+        Products with adapters are the Triton kernel's on Hopper, too, whatever the backend: the kernel in CuTe DSL adds
+        none. It computes the weights' gradients.
         With kernels the host reads nothing, so a CUDA graph of one call serves every routing of the shape.
         ``torch.compile`` and ``torch.export`` see the operators ``torch.ops.course_kernels.moe_routing`` and
-        ``moe_feed_forward``; the latter is what selective checkpointing may keep. ``FlopCounterMode`` counts the
-        products of all T * k choices.
-        The plan, gathering rows once per use and keeping the activation's argument alone, is SonicMoE's
-        (arXiv 2512.14080); the kernels are this library's.
+        ``moe_feed_forward`` (``moe_feed_forward_lora`` with adapters); the latter is what selective checkpointing may
+        keep. ``FlopCounterMode`` counts the products of all T * k choices.
+        The plan, gathering rows once per use and keeping the activation's argument alone, is SonicMoE's (arXiv
+        2512.14080); the kernels are this library's.
 
     Examples:
         >>> import torch
@@ -111,19 +119,23 @@ def moe_feed_forward(
         >>> moe_feed_forward(x, gate_up, down, index, weights).shape
         torch.Size([3, 4])
     """
-    tensors = (x, gate_up, down, top_k_weights, gate_up_bias, down_bias)
+    factors = factors_of(lora)
+    tensors = (x, gate_up, down, top_k_weights, gate_up_bias, down_bias, *factors)
     if has_overrides(*tensors, top_k_index) and not is_compiling():
         return handle_torch_function(
             moe_feed_forward, (*tensors, top_k_index), x, gate_up, down, top_k_index, top_k_weights,
             activation=activation, gate_up_bias=gate_up_bias, down_bias=down_bias, concatenated=concatenated,
-            weights_on=weights_on, main_grads=main_grads, routing=routing, ep=ep, backend=backend, num_sms=num_sms,
+            weights_on=weights_on, main_grads=main_grads, lora=lora, routing=routing, ep=ep, backend=backend,
+            num_sms=num_sms,
         )  # fmt: skip
     if ep is not None:
         gate_up, down, gate_up_bias, down_bias = ep.local(
             gate_up=gate_up, down=down, gate_up_bias=gate_up_bias, down_bias=down_bias
         )
+        lora = None if lora is None else local(lora, ep)
     checks.check_names(backend, weights_on, concatenated, num_sms)
     refuse_dtensors("moe_feed_forward", x=x, gate_up=gate_up, down=down, top_k_weights=top_k_weights)
+    refuse_dtensors("moe_feed_forward", **named(factors_of(lora)))
     activation = activation_of(activation)
     form = Form(activation, activation.gated and not concatenated, weights_on == "input", backend, num_sms)
     if isinstance(x, Tensor) and (dtype := autocast_dtype(x.device.type)):
@@ -132,7 +144,10 @@ def moe_feed_forward(
             gate_up_bias = cast(gate_up_bias, dtype)
         if down_bias is not None and down_bias.dtype != torch.float32:
             down_bias = cast(down_bias, dtype)
+        lora = None if lora is None else cast_adapters(lora, dtype)
     checks.check_operands(Operands(x, gate_up, down, top_k_weights, gate_up_bias, down_bias), form)
+    if lora is not None:
+        check_lora(lora, Operands(x, gate_up, down, top_k_weights, gate_up_bias, down_bias), main_grads)
     refuse_tangents("moe_feed_forward", *tensors)
     if ep is not None:
         # All checks come before the first collective: a rank that raises alone leaves the others waiting.
@@ -145,7 +160,7 @@ def moe_feed_forward(
             return moe_feed_forward(
                 rows, gate_up, down, None, weights, activation=form.activation, gate_up_bias=gate_up_bias,
                 down_bias=down_bias, concatenated=concatenated, weights_on=weights_on, main_grads=main_grads,
-                routing=routing, backend=backend, num_sms=num_sms,
+                lora=lora, routing=routing, backend=backend, num_sms=num_sms,
             )  # fmt: skip
 
         return ep.feed_forward(here, x, top_k_index, top_k_weights, plan=routing)
@@ -156,6 +171,8 @@ def moe_feed_forward(
     else:
         checks.check_routing(routing, weights, experts)
     operands = Operands(x, gate_up, down, weights, gate_up_bias, down_bias)
+    if lora is not None:
+        return feed_forward_adapted(operands, lora, routing, form)
     if main_grads is None:
         return feed_forward(operands, routing, form)
     return feed_forward_collecting(operands, routing, form, main_grads)

@@ -7,6 +7,9 @@ A product's kernel gathers its rows as it loads, and its epilogue activates (``i
 DSL, elsewhere and for few rows the Triton kernel. What the kernel in CuTe DSL cannot do, such as a bias, has launches
 of its own around plain products there. The weights' gradients are products along the rows: there the CuTe kernel alone
 gathers, and for others rows are gathered first.
+
+Adapters (LoRA) are products of low rank: rows times a thin factor come first, a product of their own, and the Triton
+kernel of the main product adds them times the other factor to its sums. The kernel in CuTe DSL does not.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.engine.hopper import cute
+from course_kernels.engine.low_rank import LowRank
 from course_kernels.engine.plans import execute, execute_checked, execute_offered
-from course_kernels.engine.product import ADD, STORE, Ends, Epilogue, Gated, GatedBackward, Problem, Product
+from course_kernels.engine.product import ADD, STORE, Ends, Epilogue, Gated, GatedBackward, Problem, Product, Store
 from course_kernels.engine.scaling import UNSCALED
 from course_kernels.moe import steps, torch_layer
 from course_kernels.moe.form import Form, Gradients, Operands
+from course_kernels.moe.lora import Adapter, Adapters
 from course_kernels.moe.routing import Routing
 from course_kernels.packed.checks import check_call
 from course_kernels.packed.group_sums import group_sums
@@ -38,7 +43,7 @@ def runs_in_torch(operands: Operands, form: Form) -> bool:
     return form.backend == "torch" or empty or (form.backend == "auto" and x.device.type == "cpu")
 
 
-def is_fused(operands: Operands, form: Form, count: int) -> bool:
+def is_fused(operands: Operands, form: Form, count: int, adapted: bool = False) -> bool:
     """Whether the products' kernels gather and activate, of ``count`` rows."""
     if form.on_input:
         return False
@@ -48,33 +53,41 @@ def is_fused(operands: Operands, form: Form, count: int) -> bool:
     hopper = cute.runs_on(device) and cute.installed() and operands.x.dtype != torch.float32
     if not hopper or count <= FUSED_ROWS * operands.gate_up.shape[0]:
         return True
-    return operands.gate_up_bias is None and not form.interleaved  # as the CuTe kernel takes them
+    return operands.gate_up_bias is None and not form.interleaved and not adapted  # as the CuTe kernel takes them
 
 
 @torch.no_grad()
-def forward(operands: Operands, routing: Routing, form: Form, keep: bool) -> tuple[Tensor, Tensor]:
-    """Compute the layer.
+def forward(
+    operands: Operands, routing: Routing, form: Form, keep: bool, adapters: Adapters | None = None
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Compute the layer. It stores the thin rows of ``adapters`` in these.
 
     Returns:
         The result (T, H); and the activation's argument (T * k, N) where ``keep``, else an empty tensor.
     """
     if runs_in_torch(operands, form):
-        return torch_layer.forward(operands, routing, form), operands.x.new_empty(0)
+        return torch_layer.forward(operands, routing, form, adapters), operands.x.new_empty(0)
     runtime.check_can_launch(operands.x.device)
     x, gate_up, down, weights, gate_up_bias, down_bias = operands
     tokens, count = x.shape[0], routing.tokens.shape[0]
     width, inner = gate_up.shape[1], down.shape[2]
     pre = torch.empty(count, width, dtype=x.dtype, device=x.device) if keep else None
-    if is_fused(operands, form, count):
+    first, second = (None, None) if adapters is None else adapters.parts
+    if is_fused(operands, form, count, adapters is not None):
         hidden = torch.empty(count, inner, dtype=x.dtype, device=x.device)
-        epilogue = Gated(form.activation, form.interleaved, pre, gate_up_bias)
+        added = _low_rank(x, first, Ends(routing.ends, routing.tokens), form)
+        epilogue = Gated(form.activation, form.interleaved, pre, gate_up_bias, added)
         _gathered(x, gate_up.mT, routing, epilogue, hidden, form)
     else:
         rows = steps.gather(x, routing, weights if form.on_input else None)
-        pre = _multiply(rows, gate_up.mT, routing.ends, form, gate_up_bias, pre)
+        added = _low_rank(rows, first, Ends(routing.ends), form)
+        pre = _multiply(rows, gate_up.mT, routing.ends, form, gate_up_bias, pre, added)
         del rows
         hidden = steps.activate(pre, routing, tokens, form.activation, form.interleaved)
-    result = _multiply(hidden, down.mT, routing.ends, form, down_bias)
+    added_last = _low_rank(hidden, second, Ends(routing.ends), form)
+    if adapters is not None:
+        adapters.thin = [each and each.left for each in (added, added_last)]
+    result = _multiply(hidden, down.mT, routing.ends, form, down_bias, added=added_last)
     out = steps.combine(result, routing, tokens, None if form.on_input else weights)
     return out, pre if keep else x.new_empty(0)
 
@@ -82,7 +95,7 @@ def forward(operands: Operands, routing: Routing, form: Form, keep: bool) -> tup
 @torch.no_grad()
 def backward(
     grad: Tensor, operands: Operands, pre: Tensor, routing: Routing, form: Form, needs: tuple[bool, ...],
-    main_grads: tuple[Tensor | None, Tensor | None] = (None, None),
+    main_grads: tuple[Tensor | None, Tensor | None] = (None, None), adapters: Adapters | None = None,
 ) -> Gradients:  # fmt: skip
     """Compute the gradients of the operands that ``needs`` selects, from that of the result.
 
@@ -92,27 +105,42 @@ def backward(
         pre: as ``forward`` returned it.
         needs: for each of ``Operands``, whether its gradient is wanted.
         main_grads: float32 tensors to which the gradients of gate_up and down are added; None returns them.
+        adapters: with what ``forward`` stored there, and the needs. Their gradients are stored there.
     """
     if runs_in_torch(operands, form):
-        return torch_layer.backward(grad, operands, routing, form, needs, main_grads)
+        return torch_layer.backward(grad, operands, routing, form, needs, main_grads, adapters)
     x, gate_up, down, weights, *_ = operands
     tokens, ends = x.shape[0], routing.ends
     count = routing.tokens.shape[0]
     needs_x, needs_gate_up, needs_down, needs_weights, needs_bias, needs_down_bias = needs
     found: dict[str, Tensor | None] = {}
     of_output = None if form.on_input else weights
-    first = needs_x or needs_gate_up or needs_bias or (needs_weights and form.on_input)
-    fused, grad_rows = is_fused(operands, form, count), None
-    if first or needs_down or needs_weights:
+    (first_part, second_part), adapted = ((None, None), (False,) * 4) if adapters is None else (
+        adapters.parts, adapters.needs
+    )  # fmt: skip
+    needs_rows = needs_x or (needs_weights and form.on_input)
+    first = needs_rows or needs_gate_up or needs_bias or adapted[0] or adapted[1]
+    fused, grad_rows = is_fused(operands, form, count, adapters is not None), None
+    if first or needs_down or needs_weights or adapted[2]:
         if fused:
-            grad_pre, hidden, found["weights"] = _fused_gradient(grad, operands, pre, routing, form)
+            added = _low_rank(grad, second_part, Ends(ends, routing.tokens), form, crossed=True)
+            grad_pre, hidden, found["weights"] = _fused_gradient(grad, operands, pre, routing, form, added)
         else:
             grad_rows = steps.gather(grad, routing)
-            grad_hidden = _multiply(grad_rows, down, ends, form)
+            added = _low_rank(grad_rows, second_part, Ends(ends), form, crossed=True)
+            grad_hidden = _multiply(grad_rows, down, ends, form, added=added)
             grad_pre, hidden, found["weights"] = steps.activation_gradient(
                 grad_hidden, pre, routing, of_output, tokens, form.activation, form.interleaved
             )
             del grad_hidden
+        if adapted[2]:
+            adapters.gradients[2] = _adapter_gradient(added, hidden, ends, form)
+    if adapted[3]:
+        grad_rows = steps.gather(grad, routing) if grad_rows is None else grad_rows
+        thin = adapters.thin[1]
+        if of_output is not None:
+            thin = (thin * weights.reshape(-1)[routing.choices][:, None]).to(thin.dtype)
+        adapters.gradients[3] = _adapter_gradient(LowRank(grad_rows, thin, second_part.scale), thin, ends, form)
     if needs_down:
         adds = main_grads[1] is not None
         out = _gradient_like(down, main_grads[1], grad.dtype)
@@ -130,11 +158,19 @@ def backward(
             _weight_gradient(grad_pre.mT, rows, out, ends, form, adds)
             del rows
         found["gate_up"] = None if adds else out
+    added = _low_rank(grad_pre, first_part, Ends(ends), form, crossed=True) if needs_rows or adapted[0] else None
+    if adapted[0]:
+        rows = steps.gather(x, routing, weights if form.on_input else None)
+        adapters.gradients[0] = _adapter_gradient(added, rows, ends, form)
+        del rows
+    if adapted[1]:
+        thin = adapters.thin[0]
+        adapters.gradients[1] = _adapter_gradient(LowRank(grad_pre, thin, first_part.scale), thin, ends, form)
     if needs_bias:
         sums = group_sums(grad_pre, ends, backend=form.backend)
         found["gate_up_bias"] = sums.to(operands.gate_up_bias.dtype)
-    if needs_x or (needs_weights and form.on_input):
-        grad_x_rows = _multiply(grad_pre, gate_up, ends, form)
+    if needs_rows:
+        grad_x_rows = _multiply(grad_pre, gate_up, ends, form, added=added)
         if needs_weights and form.on_input:
             found["weights"] = steps.dots(grad_x_rows, x, routing)
         if needs_x:
@@ -150,9 +186,14 @@ def backward(
 
 
 def _multiply(
-    a: Tensor, b: Tensor, ends: Tensor, form: Form, bias: Tensor | None = None, out: Tensor | None = None
+    a: Tensor, b: Tensor, ends: Tensor, form: Form, bias: Tensor | None = None, out: Tensor | None = None,
+    added: LowRank | None = None,
 ) -> Tensor:  # fmt: skip
     """A plain product of rows of experts."""
+    if added is not None:
+        out = torch.empty(a.shape[0], b.shape[2], dtype=a.dtype, device=a.device) if out is None else out
+        _multiply_rows(a, b, Ends(ends), Store(bias, True, added), out, form)
+        return out
     return execute(Product.packed(a, b, ends, bias), form.options, out, check_call)
 
 
@@ -198,7 +239,7 @@ def _gathered_gradient(
 
 
 def _fused_gradient(
-    grad: Tensor, operands: Operands, pre: Tensor, routing: Routing, form: Form
+    grad: Tensor, operands: Operands, pre: Tensor, routing: Routing, form: Form, added: LowRank | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``steps.activation_gradient`` in the epilogue of the product before it."""
     down, weights, count = operands.down, operands.weights, routing.tokens.shape[0]
@@ -207,23 +248,46 @@ def _fused_gradient(
     hidden = torch.empty(count, inner, dtype=pre.dtype, device=pre.device)
     parts = torch.empty(count, -(-inner // 32), dtype=torch.float32, device=pre.device)
     of_rows = weights.reshape(-1).index_select(0, routing.choices)
-    epilogue = GatedBackward(form.activation, form.interleaved, pre, of_rows, hidden, parts)
+    epilogue = GatedBackward(form.activation, form.interleaved, pre, of_rows, hidden, parts, added)
     _gathered(grad, down, routing, epilogue, grad_pre, form)
     return grad_pre, hidden, steps.sum_parts(parts, routing, weights)
 
 
 def _gathered(x: Tensor, b: Tensor, routing: Routing, epilogue: Epilogue, out: Tensor, form: Form) -> None:
     """A product whose rows of A are gathered, and whose epilogue writes further results."""
-    product = Product(x, b, Ends(routing.ends, routing.tokens), UNSCALED, epilogue)
+    _multiply_rows(x, b, Ends(routing.ends, routing.tokens), epilogue, out, form)
+
+
+def _multiply_rows(x: Tensor, b: Tensor, rows: Ends, epilogue: Epilogue, out: Tensor, form: Form) -> None:
+    """A product with any epilogue, of rows that may be gathered. What follows the last end is not written."""
+    product = Product(x, b, rows, UNSCALED, epilogue)
 
     def problem() -> Problem:
         groups, depth, columns = b.shape
         precision = "tf32" if x.dtype == torch.float32 and runtime.allows_tf32() else "ieee"
-        extents = routing.tokens.shape[0], columns, depth
+        extents = product.rows_of_a, columns, depth
         return Problem("m", groups, *extents, tuple(out.shape), out.dtype, precision, options, keep_tail=True)
 
     options = form.options
     execute_checked(product, options, out, problem)
+
+
+def _low_rank(a: Tensor, part: Adapter | None, rows: Ends, form: Form, crossed: bool = False) -> LowRank | None:
+    """What an adapter adds to a product of rows of ``a``, or, ``crossed``, to that of their gradient."""
+    if part is None:
+        return None
+    part = part.crossed if crossed else part
+    count = a.shape[0] if rows.index is None else rows.index.shape[0]
+    thin = torch.empty(count, part.a.shape[1], dtype=a.dtype, device=a.device)
+    _multiply_rows(a, part.a.mT, rows, Store(None, True), thin, form)
+    return LowRank(thin, part.b.mT, part.scale)
+
+
+def _adapter_gradient(left: LowRank, right: Tensor, ends: Tensor, form: Form) -> Tensor:
+    """A factor's gradient, float32: for each expert the product of rows ``left.left`` and ``right``, times the
+    scale."""
+    options = form.options._replace(out_dtype=torch.float32)
+    return execute(Product.packed(left.left.mT, right, ends), options, None, check_call).mul_(left.scale)
 
 
 def _bias_dots(grad: Tensor, bias: Tensor, routing: Routing) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from course_kernels.moe import activations
 from course_kernels.moe.form import Form, Gradients, Operands
+from course_kernels.moe.lora import Adapter, Adapters
 from course_kernels.moe.routing import Routing
 
 
@@ -23,14 +24,16 @@ class _Expert(NamedTuple):
     rows: Tensor
 
 
-def forward(operands: Operands, routing: Routing, form: Form) -> Tensor:
+def forward(operands: Operands, routing: Routing, form: Form, adapters: Adapters | None = None) -> Tensor:
     """Compute the layer."""
     x, _, down, weights, _, down_bias = operands
     places = _no_rows(x, weights)
+    first, second = (None, None) if adapters is None else adapters.parts
     with torch.autocast(x.device.type, enabled=False):
         for expert in _experts(operands, routing, form):
-            hidden = activations.activate(_argument(expert, operands), form.activation, form.interleaved)
+            hidden = activations.activate(_argument(expert, operands, first), form.activation, form.interleaved)
             result = hidden.to(x.dtype).float() @ down[expert.number].float().mT
+            result = _added(result, hidden.to(x.dtype), second, expert.number)
             if down_bias is not None:
                 result = result + down_bias[expert.number].float()
             result = result.to(x.dtype).float()
@@ -40,7 +43,7 @@ def forward(operands: Operands, routing: Routing, form: Form) -> Tensor:
 
 def backward(
     grad: Tensor, operands: Operands, routing: Routing, form: Form, needs: tuple[bool, ...],
-    main_grads: tuple[Tensor | None, Tensor | None],
+    main_grads: tuple[Tensor | None, Tensor | None], adapters: Adapters | None = None,
 ) -> Gradients:  # fmt: skip
     """Compute the gradients that ``needs`` selects; those of gate_up and down are added to ``main_grads`` instead, if
     given. Without autograd, which operators cannot count on."""
@@ -51,21 +54,32 @@ def backward(
         if main_grad is not None and needs[1 + i]:
             totals[i] = main_grad
     places = _no_rows(x, weights)
+    first, second = (None, None) if adapters is None else adapters.parts
+    if adapters is not None:
+        of_parts = [each for part in adapters.parts for each in ((None, None) if part is None else part[:2])]
+        adapters.gradients = [
+            torch.zeros(each.shape, dtype=torch.float32, device=x.device) if need else None
+            for each, need in zip(of_parts, adapters.needs)
+        ]
     with torch.autocast(x.device.type, enabled=False):
         for expert in _experts(operands, routing, form):
             e, scale = expert.number, 1.0 if form.on_input else expert.scale
-            pre = _argument(expert, operands)
+            pre = _argument(expert, operands, first)
             given = grad[expert.tokens].float()
             hidden = activations.activate(pre, form.activation, form.interleaved)
-            grad_hidden = (given @ down[e].float()).to(x.dtype).float()
+            grad_hidden = _added(given @ down[e].float(), given, second and second.crossed, e).to(x.dtype).float()
             grad_pre = activations.activation_gradient(grad_hidden * scale, pre, form.activation, form.interleaved)
             grad_pre = grad_pre.to(x.dtype).float()
-            grad_rows = (grad_pre @ gate_up[e].float()).to(x.dtype).float()
+            grad_rows = _added(grad_pre @ gate_up[e].float(), grad_pre, first and first.crossed, e)
+            grad_rows = grad_rows.to(x.dtype).float()
             places[expert.choices] = grad_rows * expert.scale if form.on_input else grad_rows
             if totals[0] is not None:
                 totals[0][e] += grad_pre.mT @ expert.rows.float()
             if totals[1] is not None:
                 totals[1][e] += given.mT @ (hidden * scale).to(x.dtype).float()
+            if adapters is not None:
+                _adapter_gradients(adapters, 0, e, expert.rows, grad_pre)
+                _adapter_gradients(adapters, 1, e, hidden, given, scale)
             if found.weights is not None:
                 left, right = (grad_rows, x[expert.tokens].float()) if form.on_input else (grad_hidden, hidden)
                 dots = (left * right).sum(1)
@@ -95,12 +109,32 @@ def _experts(operands: Operands, routing: Routing, form: Form) -> Iterator[_Expe
         yield _Expert(number, choices, tokens, scale, rows)
 
 
-def _argument(expert: _Expert, operands: Operands) -> Tensor:
+def _argument(expert: _Expert, operands: Operands, adapter: Adapter | None) -> Tensor:
     """The activation's argument."""
     pre = expert.rows.float() @ operands.gate_up[expert.number].float().mT
+    pre = _added(pre, expert.rows, adapter, expert.number)
     if operands.gate_up_bias is not None:
         pre = pre + operands.gate_up_bias[expert.number].float()
     return pre.to(operands.x.dtype)
+
+
+def _added(product: Tensor, rows: Tensor, adapter: Adapter | None, expert: int) -> Tensor:
+    """A product of rows, and what the adapter adds to it."""
+    return product if adapter is None else product + adapter.widened(adapter.thin(rows, expert), expert)
+
+
+def _adapter_gradients(
+    adapters: Adapters, product: int, expert: int, rows: Tensor, given: Tensor, weights: Tensor | float = 1.0
+) -> None:  # fmt: skip
+    """Store the gradients of a product's adapter: of its rows, its result's gradient, and the factors of that."""
+    part, (of_a, of_b) = adapters.parts[product], adapters.gradients[2 * product : 2 * product + 2]
+    dtype = rows.dtype if part is None else part.a.dtype
+    if of_a is not None:
+        of_rows = part.crossed.thin(given, expert).float()
+        of_a[expert] = part.scale * (of_rows.mT @ (rows * weights).to(dtype).float())
+    if of_b is not None:
+        thin = (part.thin(rows.to(dtype), expert) * weights).to(dtype)
+        of_b[expert] = part.scale * (given.mT @ thin.float())
 
 
 def _no_rows(x: Tensor, weights: Tensor) -> Tensor:

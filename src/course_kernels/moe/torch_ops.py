@@ -46,7 +46,7 @@ def feed_forward(operands: Operands, routing: Routing, form: Form) -> Tensor:
     if not is_compiling():
         flops.register(_flops())
     keep = wants_grad(*operands)
-    return torch.ops.course_kernels.moe_feed_forward(*operands, *routing, *_encoded(form), keep)[0]
+    return torch.ops.course_kernels.moe_feed_forward(*operands, *routing, *encoded(form), keep)[0]
 
 
 @runtime.outside_graphs("moe_feed_forward with main_grads, which graphs do not see written to, runs between two graphs")
@@ -86,9 +86,9 @@ class _Layer(torch.autograd.Function):
             if main_grad is not None and needs[i]:
                 needs[i] = _is_asked_for(ctx, i)
         if not ctx.main_grads and not (is_plain(grad) and not is_profiling()):
-            found = _backward_dispatched(grad, operands, pre, routing, _encoded(ctx.form), needs)
+            found = _backward_dispatched(grad, operands, pre, routing, encoded(ctx.form), needs)
         else:
-            grad = _prepared(grad, operands)
+            grad = prepared(grad, operands)
             found = layer.backward(grad, operands, pre, routing, ctx.form, tuple(needs), main_grads)
         return *found, None, None, None, None, None, None
 
@@ -104,7 +104,7 @@ def _is_asked_for(ctx, argument: int) -> bool:
         ) from None
 
 
-def _prepared(grad: Tensor, operands: Operands) -> Tensor:
+def prepared(grad: Tensor, operands: Operands) -> Tensor:
     """A result's gradient as kernels read it: of x's dtype, its last extent contiguous."""
     if is_batched_by_autograd(grad):
         raise RuntimeError(
@@ -115,50 +115,52 @@ def _prepared(grad: Tensor, operands: Operands) -> Tensor:
 
 # ---- operators
 
-_ROUTED = "Tensor ends, Tensor tokens, Tensor choices, Tensor rows"
-_OPERANDS = "Tensor x, Tensor gate_up, Tensor down, Tensor weights, Tensor? gate_up_bias, Tensor? down_bias"
-_FORM = "str activation, bool interleaved, bool on_input, str backend, int? num_sms"
-_TAGS = (torch.Tag.pt2_compliant_tag,)
+ROUTED = "Tensor ends, Tensor tokens, Tensor choices, Tensor rows"
+OPERANDS = "Tensor x, Tensor gate_up, Tensor down, Tensor weights, Tensor? gate_up_bias, Tensor? down_bias"
+FORM = "str activation, bool interleaved, bool on_input, str backend, int? num_sms"
+TAGS = (torch.Tag.pt2_compliant_tag,)
 _library = torch.library.Library("course_kernels", "FRAGMENT")
-_library.define(f"moe_feed_forward({_OPERANDS}, {_ROUTED}, {_FORM}, bool keep) -> (Tensor, Tensor)", tags=_TAGS)
+_library.define(f"moe_feed_forward({OPERANDS}, {ROUTED}, {FORM}, bool keep) -> (Tensor, Tensor)", tags=TAGS)
 _library.define(
-    f"moe_feed_forward_backward(Tensor grad, {_OPERANDS}, Tensor pre, {_ROUTED}, {_FORM}, bool[] needs) "
+    f"moe_feed_forward_backward(Tensor grad, {OPERANDS}, Tensor pre, {ROUTED}, {FORM}, bool[] needs) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    tags=_TAGS,
+    tags=TAGS,
 )
 
 
-def _encoded(form: Form) -> tuple:
+def encoded(form: Form) -> tuple:
+    """A form as an operator's arguments."""
     return encode(form.activation), *form[1:]
 
 
-def _decoded(activation: str, *rest) -> Form:
+def decoded(activation: str, *rest) -> Form:
+    """A form of an operator's arguments."""
     return Form(decode(activation), *rest)
 
 
-def _keeps(x: Tensor, form: Form) -> bool:
+def keeps(x: Tensor, form: Form) -> bool:
     """Whether ``pre`` has a size: torch's way keeps nothing."""
     return form.backend != "torch" and not (form.backend == "auto" and x.device.type == "cpu")
 
 
 def _operator(*arguments):
     *form, keep = arguments[10:]
-    return layer.forward(Operands(*arguments[:6]), Routing(*arguments[6:10]), _decoded(*form), keep)
+    return layer.forward(Operands(*arguments[:6]), Routing(*arguments[6:10]), decoded(*form), keep)
 
 
 def _fake(*arguments):
     operands, routing = Operands(*arguments[:6]), Routing(*arguments[6:10])
     *form, keep = arguments[10:]
-    form = _decoded(*form)
+    form = decoded(*form)
     check_operands(operands, form)
     x = operands.x
-    kept = (routing.tokens.shape[0], operands.gate_up.shape[1]) if keep and _keeps(x, form) else (0,)
+    kept = (routing.tokens.shape[0], operands.gate_up.shape[1]) if keep and keeps(x, form) else (0,)
     return x.new_empty(x.shape), x.new_empty(kept)
 
 
 def _backward_operator(grad, *arguments):
     operands, pre, routing, form, needs = _backward_arguments(arguments)
-    found = layer.backward(_prepared(grad, operands), operands, pre, routing, form, tuple(needs))
+    found = layer.backward(prepared(grad, operands), operands, pre, routing, form, tuple(needs))
     return tuple(grad.new_empty(0) if each is None else each for each in found)
 
 
@@ -169,7 +171,7 @@ def _backward_fake(grad, *arguments):
 
 def _backward_arguments(arguments):
     *form, needs = arguments[11:]
-    return Operands(*arguments[:6]), arguments[6], Routing(*arguments[7:11]), _decoded(*form), needs
+    return Operands(*arguments[:6]), arguments[6], Routing(*arguments[7:11]), decoded(*form), needs
 
 
 def _setup(ctx, inputs, output) -> None:

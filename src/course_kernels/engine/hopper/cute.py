@@ -124,12 +124,12 @@ def match_form(product: Product, out: Tensor) -> Form | None:
     """The form of a checked product if the kernel computes it from the operands as they are, else None.
 
     The kernel takes modes "m" and "k", 8-bit operands with scales where the depth of both is contiguous, and 16-bit
-    operands; scales of rows and columns, or of blocks as in ``BLOCKS`` and ``LINES``; no bias, no kept tail. With
-    16-bit operands it gathers rows of A in mode "m", and lines of one operand in mode "k"; in mode "m" it has the
-    epilogues with an activation, for 16-bit results. It adds to float32 results alone: with other dtypes the hardware
-    would round twice. Extents of contiguous dimensions are multiples of 8, except the extent that groups divide;
-    addresses and other strides are multiples of 16 bytes, except for scales of blocks. In mode "k" groups of 8-bit
-    operands must be whole blocks: this is known if blocks do not restart at groups. Counted groups are at equal
+    operands; scales of rows and columns, or of blocks as in ``BLOCKS`` and ``LINES``; no bias, no kept tail, nothing of
+    low rank. With 16-bit operands it gathers rows of A in mode "m", and lines of one operand in mode "k"; in mode "m"
+    it has the epilogues with an activation, for 16-bit results. It adds to float32 results alone: with other dtypes the
+    hardware would round twice. Extents of contiguous dimensions are multiples of 8, except the extent that groups
+    divide; addresses and other strides are multiples of 16 bytes, except for scales of blocks. In mode "k" groups of
+    8-bit operands must be whole blocks: this is known if blocks do not restart at groups. Counted groups are at equal
     distances.
     """
     views = Views.of(product, out)
@@ -142,7 +142,7 @@ def _form_of(product: Product, views: Views) -> Form | None:
     a, b, c, offs, scale_a, scale_b, layer = views
     epilogue, scaling = product.epilogue, product.scaling.name or ROW
     activates = isinstance(epilogue, Gated | GatedBackward)
-    if a.dtype not in DTYPES or epilogue.bias is not None or product.shuffled:
+    if a.dtype not in DTYPES or epilogue.bias is not None or epilogue.low_rank is not None or product.shuffled:
         return None
     if (activates or layer is not None) and not _is_of_a_layer(product, views):
         return None
