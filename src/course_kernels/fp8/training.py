@@ -19,16 +19,9 @@ from course_kernels.contexts import (
 )
 from course_kernels.dtypes import FP8, OUT_DTYPES, SCALED_DTYPES
 from course_kernels.engine.checks import Backend, check_offs
-from course_kernels.fp8.quantize import (
-    magnitudes_of,
-    quantize_1x128,
-    quantize_128x128,
-    quantize_whole_blocks,
-    rounded,
-    scale_of,
-)
+from course_kernels.fp8.lines import quantize_group_lines, quantize_lines
+from course_kernels.fp8.quantize import quantize_1x128, quantize_128x128, quantize_whole_blocks
 from course_kernels.fp8.scaled import scaled_grouped_mm
-from course_kernels.layout import GroupLayout
 from course_kernels.packed.checks import ends_of
 from course_kernels.packed.torch_ops import is_column_major
 from course_kernels.validation import check_dense, check_flags
@@ -192,7 +185,8 @@ class _Rounding:
         """``rows[start:end] @ weights[g].T`` of rows (total_m, D), rounded to ``dtype``, and weights (G, lines, D)."""
         kinds = torch.nn.functional.ScalingType
         if self._rowwise:
-            (left, of_left), (right, of_right) = self._lines(rows, dtype), self._lines(weights, FP8)
+            left, of_left = quantize_lines(rows, dtype, self._power_of_two)
+            right, of_right = quantize_lines(weights, FP8, self._power_of_two)
             recipes = kinds.RowWise, kinds.RowWise
         else:
             left, of_left = quantize_1x128(rows, **self._rounds)
@@ -204,7 +198,8 @@ class _Rounding:
         """``mat_a[start:end].T @ grad[start:end]`` of every group, computed transposed where ``across``."""
         kinds = torch.nn.functional.ScalingType
         if self._rowwise:
-            found = [self._lines_of_groups(mat_a, offs, FP8), self._lines_of_groups(grad, offs, dtype)]
+            kept = dict(offs=offs, power_of_two=self._power_of_two)
+            found = [quantize_group_lines(mat_a, dtype=FP8, **kept), quantize_group_lines(grad, dtype=dtype, **kept)]
             recipe = kinds.RowWise
         else:
             made = [quantize_whole_blocks(each.mT, offs, **self._rounds) for each in (mat_a, grad)]
@@ -219,25 +214,3 @@ class _Rounding:
             left, right, of_left, recipes[0], of_right, recipes[1], offs=offs, output_dtype=out_dtype,
             backend=self._backend,
         )  # fmt: skip
-
-    def _lines(self, matrix: Tensor, dtype) -> tuple[Tensor, Tensor]:
-        """A matrix (..., lines, D) in float8, D contiguous as tensor cores want it, and a factor for each line."""
-        matrix = matrix.detach()
-        magnitudes = magnitudes_of(matrix)
-        largest = magnitudes.amax(-1) if matrix.shape[-1] else magnitudes.sum(-1)  # amax refuses lines of length 0
-        scale = scale_of(largest, dtype, self._power_of_two)
-        into = matrix.new_empty(matrix.shape, dtype=dtype)
-        return rounded(matrix, scale.reciprocal()[..., None], into), scale
-
-    def _lines_of_groups(self, matrix: Tensor, offs: Tensor, dtype) -> tuple[Tensor, Tensor]:
-        """The transpose of a matrix (total_m, lines) in float8, total_m contiguous, and a factor for each line of each
-        group (G, lines). Values after the last group are zeros."""
-        matrix, layout = matrix.detach(), GroupLayout.from_ends(offs)
-        total, lines = matrix.shape
-        groups = layout.row_groups(total).long() if layout.G else offs.new_full((total,), -1).long()
-        groups = torch.where(groups < 0, layout.G, groups)  # the tail is one more group, dropped at the end
-        largest = torch.zeros(layout.G + 1, lines, dtype=torch.float32, device=matrix.device)
-        largest = largest.scatter_reduce(0, groups[:, None].expand(total, lines), magnitudes_of(matrix), "amax")
-        scale = scale_of(largest, dtype, self._power_of_two)
-        inverse, inside = scale.reciprocal()[groups].mT, groups < layout.G
-        return rounded(matrix.mT, inverse, matrix.new_empty((lines, total), dtype=dtype), inside), scale[:-1]

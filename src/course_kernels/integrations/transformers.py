@@ -113,8 +113,8 @@ def experts_forward(
 def fp8_experts_forward(
     self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:  # fmt: skip
-    """Compute transformers' ``FP8Experts`` on float8 products: rows get a factor for each 1 × 128 elements, as its
-    weights have one for each 128 × 128. Arguments as for ``experts_forward``; rows have gradients, weights none.
+    """Compute transformers' ``FP8Experts`` in float8: rows get a factor for each 1 × 128 elements, as its weights have
+    one for each 128 × 128. Arguments as for ``experts_forward``; rows have gradients, weights none.
 
     Raises:
         NotImplementedError: float4 weights, static factors of activations, or other blocks.
@@ -138,6 +138,14 @@ def fp8_experts_forward(
                 "use experts_implementation='eager'"
             )
 
+    activation = None if getattr(self, "has_post_expert_norm", False) else activation_of(self)
+    if activation is not None:
+        return moe_feed_forward(
+            hidden_states, first.detach(), self.down_proj.detach(), top_k_index, top_k_weights, activation=activation,
+            concatenated=self.is_concatenated, gate_up_scale=scales[0].detach().float(),
+            down_scale=scales[1].detach().float(),
+        )  # fmt: skip
+
     def product(rows: Tensor, ends: Tensor, second: bool) -> Tensor:
         return _Float8Product.apply(rows, weights[second], scales[second].float(), ends)
 
@@ -159,7 +167,9 @@ def activation_of(experts: nn.Module) -> Activation | None:
 
 
 def _known_gate(experts: nn.Module, gate: object) -> Activation | None:
-    """The activation of a gate in ``_GATES``."""
+    """The activation of a gate in ``_GATES``, or of the one that all float8 experts have."""
+    if gate is finegrained_fp8.FP8Experts._apply_gate:
+        return _float8_gate(experts)
     for kind in type(experts).__mro__:
         known = _GATES.get(f"{kind.__module__} {kind.__name__}")
         if known is not None and gate is kind.__dict__.get("_apply_gate"):
@@ -169,6 +179,17 @@ def _known_gate(experts: nn.Module, gate: object) -> Activation | None:
             limit = getattr(experts, of_limit)
             return Activation(Function.SILU, True, alpha, limit, shift) if silu and limit is not None else None
     return None
+
+
+def _float8_gate(experts: nn.Module) -> Activation | None:
+    """The activation of ``FP8Experts``; None for limits by tanh."""
+    if experts.gate_softcap is not None:
+        return None
+    if experts.swiglu_alpha is not None:
+        alpha, limit = experts.swiglu_alpha, experts.swiglu_limit
+        return None if limit is None else Activation(Function.SILU, True, alpha, limit, 1.0)
+    function, alpha = _FUNCTIONS.get(type(experts.act_fn), (None, 1.0))
+    return None if function is None else Activation(function, True, alpha, experts.limit)
 
 
 def _on_products(

@@ -17,11 +17,14 @@ from course_kernels.contexts import (
     refuse_dtensors,
     refuse_tangents,
 )
+from course_kernels.dtypes import FP8
 from course_kernels.engine.checks import Backend
+from course_kernels.fp8.training import Recipe
 from course_kernels.kernels.codes import Activation
-from course_kernels.moe import checks
+from course_kernels.moe import checks, fp8_ops
 from course_kernels.moe.activations import activation_of
 from course_kernels.moe.form import Form, Operands
+from course_kernels.moe.fp8_checks import check_float8
 from course_kernels.moe.lora import Lora, cast_adapters, check_lora, factors_of, local, named
 from course_kernels.moe.lora_ops import feed_forward_adapted
 from course_kernels.moe.parallel import Parallel
@@ -43,6 +46,9 @@ def moe_feed_forward(
     weights_on: Literal["output", "input"] = "output",
     main_grads: Sequence[Tensor | None] | None = None,
     lora: Lora | None = None,
+    gate_up_scale: Tensor | None = None,
+    down_scale: Tensor | None = None,
+    fp8_recipe: Recipe | None = None,
     routing: Routing | Any = None,
     ep: Parallel | None = None,
     backend: Backend = "auto",
@@ -77,6 +83,13 @@ def moe_feed_forward(
             ``torch.compile(fullgraph=True)``. Not with ``lora``.
         lora: a ``course_kernels.moe.Lora``: adapters of low rank beside gate_up, down or both. Where these require no
             gradient, none is computed.
+        gate_up_scale, down_scale: float32 factors of gate_up and down, any strides. Both weights are float8_e4m3fn
+            then, and have no gradients. One factor for each row, (E, 2 * I) and (E, H); or one for each 128 × 128,
+            (E, ceil(2 * I / 128), ceil(H / 128)) and (E, ceil(H / 128), ceil(I / 128)), as DeepSeek-V3's
+            ``weight_scale_inv``. x and the activation are rounded to float8, with a factor for each row, or for each
+            1 × 128.
+        fp8_recipe: "rowwise" or "blockwise" computes the products in float8, forward and backward, as
+            ``to_fp8_then_scaled_grouped_mm`` does: operands of x's dtype are rounded on the way. None: they are not.
         routing: of ``Routing.of(top_k_index, E)``, if it is made once for several calls: a recomputation in activation
             checkpointing, for example, that must not route tokens anew. With ``ep``, of ``ep.plan(top_k_index)``.
         ep: a ``course_kernels.distributed.ExpertParallel`` where the experts are spread over ranks. ``top_k_index``
@@ -106,8 +119,13 @@ def moe_feed_forward(
         none. It computes the weights' gradients.
         With kernels the host reads nothing, so a CUDA graph of one call serves every routing of the shape.
         ``torch.compile`` and ``torch.export`` see the operators ``torch.ops.course_kernels.moe_routing`` and
-        ``moe_feed_forward`` (``moe_feed_forward_lora`` with adapters); the latter is what selective checkpointing may
-        keep. ``FlopCounterMode`` counts the products of all T * k choices.
+        ``moe_feed_forward`` (``moe_feed_forward_lora`` with adapters, ``moe_feed_forward_fp8`` in float8); the latter
+        is what selective checkpointing may keep. ``FlopCounterMode`` counts the products of all T * k choices.
+        In float8 each token is rounded once for all of its experts, and the activation once, to float8. With
+        ``weights_on="input"`` a choice's weight multiplies its factors. NaN and infinities become NaN.
+        The backward in float8 keeps what it keeps without, and no float8 copy: it rounds its operands anew, along what
+        each product sums over. With float8 weights its products are in x's dtype: it makes a copy of
+        ``weight * factor``.
         The plan, gathering rows once per use and keeping the activation's argument alone, is SonicMoE's (arXiv
         2512.14080); the kernels are this library's.
 
@@ -120,18 +138,19 @@ def moe_feed_forward(
         torch.Size([3, 4])
     """
     factors = factors_of(lora)
-    tensors = (x, gate_up, down, top_k_weights, gate_up_bias, down_bias, *factors)
+    tensors = (x, gate_up, down, top_k_weights, gate_up_bias, down_bias, gate_up_scale, down_scale, *factors)
     if has_overrides(*tensors, top_k_index) and not is_compiling():
         return handle_torch_function(
             moe_feed_forward, (*tensors, top_k_index), x, gate_up, down, top_k_index, top_k_weights,
             activation=activation, gate_up_bias=gate_up_bias, down_bias=down_bias, concatenated=concatenated,
-            weights_on=weights_on, main_grads=main_grads, lora=lora, routing=routing, ep=ep, backend=backend,
-            num_sms=num_sms,
+            weights_on=weights_on, main_grads=main_grads, lora=lora, gate_up_scale=gate_up_scale,
+            down_scale=down_scale, fp8_recipe=fp8_recipe, routing=routing, ep=ep, backend=backend, num_sms=num_sms,
         )  # fmt: skip
     if ep is not None:
-        gate_up, down, gate_up_bias, down_bias = ep.local(
-            gate_up=gate_up, down=down, gate_up_bias=gate_up_bias, down_bias=down_bias
-        )
+        gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale = ep.local(
+            gate_up=gate_up, down=down, gate_up_bias=gate_up_bias, down_bias=down_bias, gate_up_scale=gate_up_scale,
+            down_scale=down_scale,
+        )  # fmt: skip
         lora = None if lora is None else local(lora, ep)
     checks.check_names(backend, weights_on, concatenated, num_sms)
     refuse_dtensors("moe_feed_forward", x=x, gate_up=gate_up, down=down, top_k_weights=top_k_weights)
@@ -139,28 +158,35 @@ def moe_feed_forward(
     activation = activation_of(activation)
     form = Form(activation, activation.gated and not concatenated, weights_on == "input", backend, num_sms)
     if isinstance(x, Tensor) and (dtype := autocast_dtype(x.device.type)):
-        x, gate_up, down = (cast(each, dtype) if isinstance(each, Tensor) else each for each in (x, gate_up, down))
+        x, gate_up, down = (
+            cast(each, dtype) if isinstance(each, Tensor) and each.dtype != FP8 else each for each in (x, gate_up, down)
+        )
         if gate_up_bias is not None and gate_up_bias.dtype != torch.float32:
             gate_up_bias = cast(gate_up_bias, dtype)
         if down_bias is not None and down_bias.dtype != torch.float32:
             down_bias = cast(down_bias, dtype)
         lora = None if lora is None else cast_adapters(lora, dtype)
-    checks.check_operands(Operands(x, gate_up, down, top_k_weights, gate_up_bias, down_bias), form)
+    given = Operands(x, gate_up, down, top_k_weights, gate_up_bias, down_bias)
+    float8 = check_float8(given, gate_up_scale, down_scale, fp8_recipe)
+    checks.check_operands(given, form, None if gate_up_scale is None else FP8)
     if lora is not None:
-        check_lora(lora, Operands(x, gate_up, down, top_k_weights, gate_up_bias, down_bias), main_grads)
+        if float8 is not None:
+            raise ValueError("lora must be None where the layer computes in float8 (fp8_recipe, gate_up_scale)")
+        check_lora(lora, given, main_grads)
     refuse_tangents("moe_feed_forward", *tensors)
     if ep is not None:
         # All checks come before the first collective: a rank that raises alone leaves the others waiting.
         if routing is None:
             checks.check_choices(top_k_index, top_k_weights, ep.num_experts)
         if main_grads is not None:
-            checks.check_main_grads(main_grads, Operands(x, gate_up, down, top_k_weights, gate_up_bias, down_bias))
+            checks.check_main_grads(main_grads, given)
 
         def here(rows: Tensor, weights: Tensor, routing: Routing) -> Tensor:
             return moe_feed_forward(
                 rows, gate_up, down, None, weights, activation=form.activation, gate_up_bias=gate_up_bias,
                 down_bias=down_bias, concatenated=concatenated, weights_on=weights_on, main_grads=main_grads,
-                lora=lora, routing=routing, backend=backend, num_sms=num_sms,
+                lora=lora, gate_up_scale=gate_up_scale, down_scale=down_scale, fp8_recipe=fp8_recipe, routing=routing,
+                backend=backend, num_sms=num_sms,
             )  # fmt: skip
 
         return ep.feed_forward(here, x, top_k_index, top_k_weights, plan=routing)
@@ -170,9 +196,13 @@ def moe_feed_forward(
         routing = route(top_k_index, experts, backend)
     else:
         checks.check_routing(routing, weights, experts)
-    operands = Operands(x, gate_up, down, weights, gate_up_bias, down_bias)
+    operands = given._replace(weights=weights)
     if lora is not None:
         return feed_forward_adapted(operands, lora, routing, form)
+    if float8 is not None:
+        if main_grads is None:
+            return fp8_ops.feed_forward(operands, float8, routing, form)
+        return fp8_ops.feed_forward_collecting(operands, float8, routing, form, main_grads)
     if main_grads is None:
         return feed_forward(operands, routing, form)
     return feed_forward_collecting(operands, routing, form, main_grads)

@@ -25,8 +25,8 @@ def check_names(backend, weights_on, concatenated, num_sms) -> None:
     check_num_sms(num_sms)
 
 
-def check_operands(operands: Operands, form: Form) -> None:
-    """Raise unless the tensors of a layer fit each other.
+def check_operands(operands: Operands, form: Form, weight_dtype: torch.dtype | None = None) -> None:
+    """Raise unless the tensors of a layer fit each other. ``weight_dtype``: of weights that have not x's.
 
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants.
@@ -42,8 +42,9 @@ def check_operands(operands: Operands, form: Form) -> None:
     if x.dtype not in OUT_DTYPES:
         raise TypeError(f"x must have a dtype of {OUT_DTYPES}, got {x.dtype}")
     for name, tensor in (("gate_up", gate_up), ("down", down)):
-        if tensor.dtype != x.dtype:
-            raise TypeError(f"{name} must have the dtype of x, {x.dtype}, got {tensor.dtype}")
+        if tensor.dtype != (weight_dtype or x.dtype):
+            wanted = weight_dtype or f"the dtype of x, {x.dtype}"
+            raise TypeError(f"{name} must have {wanted}, got {tensor.dtype}")
     if not weights.dtype.is_floating_point:
         raise TypeError(f"top_k_weights must have a floating dtype, got {weights.dtype}")
     experts, width, hidden = gate_up.shape

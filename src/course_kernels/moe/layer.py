@@ -143,7 +143,7 @@ def backward(
         adapters.gradients[3] = _adapter_gradient(LowRank(grad_rows, thin, second_part.scale), thin, ends, form)
     if needs_down:
         adds = main_grads[1] is not None
-        out = _gradient_like(down, main_grads[1], grad.dtype)
+        out = gradient_like(down, main_grads[1], grad.dtype)
         if not (fused and _gathered_gradient(grad.mT, hidden, "a", out, routing, form, adds)):
             grad_rows = steps.gather(grad, routing) if grad_rows is None else grad_rows
             _weight_gradient(grad_rows.mT, hidden, out, ends, form, adds)
@@ -152,7 +152,7 @@ def backward(
     del grad_rows
     if needs_gate_up:
         adds = main_grads[0] is not None
-        out = _gradient_like(gate_up, main_grads[0], grad.dtype)
+        out = gradient_like(gate_up, main_grads[0], grad.dtype)
         if not (fused and _gathered_gradient(grad_pre.mT, x, "b", out, routing, form, adds)):
             rows = steps.gather(x, routing, weights if form.on_input else None)
             _weight_gradient(grad_pre.mT, rows, out, ends, form, adds)
@@ -179,7 +179,7 @@ def backward(
         rows = steps.gather(grad, routing, of_output, torch.float32)
         found["down_bias"] = group_sums(rows, ends, backend=form.backend).to(operands.down_bias.dtype)
     if needs_weights and not form.on_input and operands.down_bias is not None:
-        found["weights"] += _bias_dots(grad, operands.down_bias, routing)
+        found["weights"] += bias_dots(grad, operands.down_bias, routing)
     if not needs_weights:
         found["weights"] = None
     return Gradients(**found)
@@ -197,7 +197,7 @@ def _multiply(
     return execute(Product.packed(a, b, ends, bias), form.options, out, check_call)
 
 
-def _gradient_like(weight: Tensor, main_grad: Tensor | None, dtype: torch.dtype) -> Tensor:
+def gradient_like(weight: Tensor, main_grad: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Where a weight's gradient (E, M, N) goes: ``main_grad``, or memory of a dtype, stored like the weight."""
     if main_grad is not None:
         return main_grad
@@ -290,7 +290,7 @@ def _adapter_gradient(left: LowRank, right: Tensor, ends: Tensor, form: Form) ->
     return execute(Product.packed(left.left.mT, right, ends), options, None, check_call).mul_(left.scale)
 
 
-def _bias_dots(grad: Tensor, bias: Tensor, routing: Routing) -> Tensor:
+def bias_dots(grad: Tensor, bias: Tensor, routing: Routing) -> Tensor:
     """The dot product of each choice's gradient and its expert's bias: float32 (T, k), 0 for choices without a row."""
     tokens, rows = grad.shape[0], routing.rows.reshape(grad.shape[0], -1)
     everywhere = grad.float() @ bias.float().mT  # (T, E)

@@ -12,12 +12,13 @@ from course_kernels.moe.routing import Routing
 _ELEMENTS = 4096  # of the block that a program of four warps holds
 
 
-def _columns(extent: int, most: int) -> int:
+def block_columns(extent: int, most: int) -> int:
     """Columns of a block: a power of two, up to ``most``."""
     return min(most, max(16, 1 << (extent - 1).bit_length()))
 
 
-def _constants(activation: Activation, interleaved: bool) -> dict[str, int | float | None]:
+def constants_of(activation: Activation, interleaved: bool) -> dict[str, int | float | None]:
+    """The kernels' constants for an activation."""
     function, gated, alpha, limit, shift = activation
     return dict(
         FUNCTION=int(function), GATED=gated, STEP=1 + interleaved, ALPHA=alpha, LIMIT=limit, SHIFT=shift
@@ -35,7 +36,7 @@ def gather(
     ``weights`` of their choices, if those are given. Rows after the last end are not written."""
     (tokens, cols), count = x.shape, routing.tokens.shape[0]
     out = torch.empty(count, cols, dtype=dtype or x.dtype, device=x.device)
-    block_n = _columns(cols, 1024)
+    block_n = block_columns(cols, 1024)
     block_m = max(1, _ELEMENTS // block_n)
     launch(
         "moe_rows", "gather_kernel", -(-count // block_m), tokens, x_ptr=x, index_ptr=routing.tokens,
@@ -51,37 +52,38 @@ def activate(pre: Tensor, routing: Routing, tokens: int, activation: Activation,
     not written."""
     count, cols = pre.shape[0], pre.shape[1] // (1 + activation.gated)
     out = torch.empty(count, cols, dtype=pre.dtype, device=pre.device)
-    block_n = _columns(cols, 256)
+    block_n = block_columns(cols, 256)
     block_m = max(1, _ELEMENTS // block_n)
     launch(
         "activation", "activation_kernel", -(-count // block_m) * -(-cols // block_n), tokens, pre_ptr=pre,
         offs_ptr=routing.ends, out_ptr=out, **_sizes(routing, cols, tokens),
-        **_constants(activation, interleaved), BLOCK_M=block_m, BLOCK_N=block_n,
+        **constants_of(activation, interleaved), BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
     return out
 
 
 def activation_gradient(
     grad: Tensor, pre: Tensor, routing: Routing, weights: Tensor | None, tokens: int, activation: Activation,
-    interleaved: bool,
-) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    interleaved: bool, with_activated: bool = True,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """From the gradient (T * k, I) of an activation, before the rows' weights, compute that of its argument.
 
     Returns:
-        The gradient of ``pre``, shaped and stored like it; the activation times weights, (T * k, I); and the gradient
+        The gradient of ``pre``, shaped and stored like it; the activation times weights, (T * k, I), or None; and the
+        gradient
         of the float32 ``weights`` (T, k), 0 for choices without a row, None where there are no weights. Rows after the
         last end are not written.
     """
     count, cols = grad.shape
-    grad_pre, activated = torch.empty_like(pre), torch.empty_like(grad)
+    grad_pre, activated = torch.empty_like(pre), torch.empty_like(grad) if with_activated else None
     grad_weights = None if weights is None else torch.zeros_like(weights)
-    block_n = _columns(cols, 256)
+    block_n = block_columns(cols, 256)
     block_m = max(1, _ELEMENTS // 2 // block_n)
     launch(
         "activation", "activation_gradient_kernel", -(-count // block_m), tokens, grad_ptr=grad, pre_ptr=pre,
         offs_ptr=routing.ends, slots_ptr=None if weights is None else routing.choices, weights_ptr=weights,
         grad_pre_ptr=grad_pre, activated_ptr=activated, grad_weights_ptr=grad_weights,
-        **_sizes(routing, cols, tokens), **_constants(activation, interleaved), BLOCK_M=block_m,
+        **_sizes(routing, cols, tokens), **constants_of(activation, interleaved), BLOCK_M=block_m,
         BLOCK_N=block_n,
     )  # fmt: skip
     return grad_pre, activated, grad_weights
@@ -92,7 +94,7 @@ def combine(rows: Tensor, routing: Routing, tokens: int, weights: Tensor | None 
     float32 in the order of the choices, rounded once."""
     cols = rows.shape[1]
     out = torch.empty(tokens, cols, dtype=rows.dtype, device=rows.device)
-    block_n = _columns(cols, 512)
+    block_n = block_columns(cols, 512)
     block_m = max(1, _ELEMENTS // 2 // block_n)
     launch(
         "moe_rows", "combine_kernel", -(-tokens // block_m) * -(-cols // block_n), tokens, rows_ptr=rows,
@@ -107,7 +109,7 @@ def dots(rows: Tensor, x: Tensor, routing: Routing) -> Tensor:
     row."""
     (tokens, cols), count = x.shape, rows.shape[0]
     out = torch.zeros(tokens, routing.rows.shape[0] // tokens, dtype=torch.float32, device=x.device)
-    block_n = _columns(cols, 256)
+    block_n = block_columns(cols, 256)
     block_m = max(1, _ELEMENTS // block_n)
     launch(
         "moe_rows", "dots_kernel", -(-count // block_m), tokens, rows_ptr=rows, x_ptr=x, index_ptr=routing.tokens,

@@ -84,7 +84,7 @@ class _Layer(torch.autograd.Function):
         main_grads = ctx.main_grads or (None, None)
         for i, main_grad in ((1, main_grads[0]), (2, main_grads[1])):
             if main_grad is not None and needs[i]:
-                needs[i] = _is_asked_for(ctx, i)
+                needs[i] = is_asked_for(ctx, i)
         if not ctx.main_grads and not (is_plain(grad) and not is_profiling()):
             found = _backward_dispatched(grad, operands, pre, routing, encoded(ctx.form), needs)
         else:
@@ -93,7 +93,7 @@ class _Layer(torch.autograd.Function):
         return *found, None, None, None, None, None, None
 
 
-def _is_asked_for(ctx, argument: int) -> bool:
+def is_asked_for(ctx, argument: int) -> bool:
     """Whether this backward computes an argument's gradient: one for other inputs alone must not add it."""
     try:
         return torch._C._will_engine_execute_node(ctx.next_functions[argument][0])
@@ -196,6 +196,17 @@ def _backward_dispatched(grad, operands, pre, routing, form: tuple, needs: list[
     return [each if need else None for each, need in zip(found, needs)]
 
 
+def backward_flops(gate_up, down, weights, on_input: bool, needs: list[bool], for_down: bool) -> int:
+    """The FLOP count of a backward, from the shapes of the operands and whose gradients it computes. ``for_down``:
+    whether that of down needs the product with down, too."""
+    needs_x, needs_gate_up, needs_down, needs_weights, needs_bias, _ = needs
+    through_first = needs_x or (needs_weights and on_input)
+    through_second = through_first or needs_gate_up or needs_weights or needs_bias or (needs_down and for_down)
+    first, second = gate_up[1] * gate_up[2], down[1] * down[2]
+    count = (through_first + needs_gate_up) * first + (through_second + needs_down) * second
+    return 2 * weights[0] * weights[1] * count
+
+
 def _flops() -> dict:
     """The FLOP counts of both operators, for all T * k choices: which of them are of experts here, the device knows."""
 
@@ -204,13 +215,7 @@ def _flops() -> dict:
 
     def backward(grad, x, gate_up, down, weights, *others, out_shape=None) -> int:
         *form, needs = others
-        needs_x, needs_gate_up, needs_down, needs_weights, needs_bias, _ = needs
-        on_input = form[-3]
-        through_first = needs_x or (needs_weights and on_input)
-        through_second = through_first or needs_gate_up or needs_down or needs_weights or needs_bias
-        first, second = gate_up[1] * gate_up[2], down[1] * down[2]
-        count = (through_first + needs_gate_up) * first + (through_second + needs_down) * second
-        return 2 * weights[0] * weights[1] * count
+        return backward_flops(gate_up, down, weights, form[-3], needs, for_down=True)
 
     ops = torch.ops.course_kernels
     return {ops.moe_feed_forward: forward, ops.moe_feed_forward_backward: backward}
