@@ -28,8 +28,8 @@ from course_kernels.moe.fp8_checks import check_float8
 from course_kernels.moe.lora import Lora, cast_adapters, check_lora, factors_of, local, named
 from course_kernels.moe.lora_ops import feed_forward_adapted
 from course_kernels.moe.parallel import Parallel
-from course_kernels.moe.routing import Routing
-from course_kernels.moe.torch_ops import feed_forward, feed_forward_collecting, route
+from course_kernels.moe.routing import Routing, route
+from course_kernels.moe.torch_ops import feed_forward, feed_forward_collecting
 
 
 def moe_feed_forward(

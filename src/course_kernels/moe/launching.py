@@ -26,21 +26,25 @@ def launch(module: str, name: str, programs: int, tokens: int | None, warps: int
         warps: of a program.
         arguments: all others.
     """
+    device, addresses, form = None, [], [name, warps, *arguments]
+    for value in arguments.values():
+        if isinstance(value, Tensor):
+            device = device or value.device
+            addresses.append(value.data_ptr())
+            form += value.dtype, addresses[-1] & 15
+        else:
+            form.append(value)
+    key = device, *form
+    known = _known.get(key)
+    if known is not None:
+        known(addresses, torch._C._cuda_getCurrentRawStream(device.index), programs, tokens)
+        return
     tensors = {key: value for key, value in arguments.items() if isinstance(value, Tensor)}
-    device = next(iter(tensors.values())).device
     if device.type != "cuda":
         _interpret(module, name, programs, tokens, arguments, tensors)
         return
-    fixed = tuple(value for value in arguments.values() if not isinstance(value, Tensor))
-    forms = tuple((key, each.dtype, each.data_ptr() & 15) for key, each in tensors.items())
-    key = name, warps, device, fixed, forms
-    known = _known.get(key)
-    if known is None:
-        with torch.cuda.device(device):
-            _known.put(key, _compile(module, name, programs, tokens, warps, arguments, tensors))
-        return
-    stream = torch._C._cuda_getCurrentRawStream(device.index)
-    known([each.data_ptr() for each in tensors.values()], stream, programs, tokens)
+    with torch.cuda.device(device):
+        _known.put(key, _compile(module, name, programs, tokens, warps, arguments, tensors))
 
 
 @functools.cache

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from course_kernels import runtime
+from course_kernels.contexts import is_plain, is_profiling
 from course_kernels.dtypes import MAX_EXTENT
 from course_kernels.moe.launching import launch
 from course_kernels.validation import check_dense
@@ -54,13 +55,20 @@ class Routing(NamedTuple):
             RuntimeError: the process cannot run kernels.
         """
         check_ids(top_k_index, num_experts)
-        return cls(*torch.ops.course_kernels.moe_routing(top_k_index, num_experts, backend))
+        return route(top_k_index, num_experts, backend)
 
     def shortened(self, count: int) -> Routing:
         """Return this routing without its rows from ``count`` on, at least one row. Buffers of the layer then have
         ``count`` rows instead of T * k. All rows up to the last end must be among them."""
         count = max(count, 1)
         return self._replace(tokens=self.tokens[:count], choices=self.choices[:count])
+
+
+def route(top_k_index: Tensor, num_experts: int, backend: str) -> Routing:
+    """``Routing.of`` for checked arguments, past the dispatcher where that can be."""
+    if is_plain(top_k_index) and not is_profiling():
+        return Routing(*sort_choices(top_k_index, num_experts, backend))
+    return Routing(*torch.ops.course_kernels.moe_routing(top_k_index, num_experts, backend))
 
 
 def check_ids(top_k_index, num_experts) -> None:

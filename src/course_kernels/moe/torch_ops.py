@@ -18,19 +18,12 @@ from course_kernels.moe import layer
 from course_kernels.moe.activations import decode, encode
 from course_kernels.moe.checks import check_main_grads, check_operands
 from course_kernels.moe.form import Form, Operands
-from course_kernels.moe.routing import Routing, sort_choices
+from course_kernels.moe.routing import Routing
 
 ONCE = (
     "moe_feed_forward has no gradients of gradients (create_graph=True): differentiate it once, or compute the layer "
     "from grouped_mm, which has them"
 )
-
-
-def route(top_k_index: Tensor, experts: int, backend: str) -> Routing:
-    """``Routing.of`` for checked arguments, past the dispatcher where that can be."""
-    if is_plain(top_k_index) and not is_profiling():
-        return Routing(*sort_choices(top_k_index, experts, backend))
-    return Routing(*torch.ops.course_kernels.moe_routing(top_k_index, experts, backend))
 
 
 def feed_forward(operands: Operands, routing: Routing, form: Form) -> Tensor:
