@@ -46,7 +46,6 @@ nb_code_prompt_show = "Show the {type}"
 nb_code_prompt_hide = "Hide the {type}"
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
-myst_heading_slug_func = "site_markup.heading_slug"
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings give shapes and dtypes, which say more

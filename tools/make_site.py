@@ -27,6 +27,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import unquote
 
 import course_kernels
 import render
@@ -101,8 +102,10 @@ class Gathered:
 
         def replace(match: re.Match) -> str:
             target, hash_, anchor = match[2].partition("#")
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(origin), target))
-            if not target or "://" in target or path.startswith("..") or not (ROOT / path).exists():
+            path, anchor = posixpath.normpath(posixpath.join(posixpath.dirname(origin), target)), slug(anchor)
+            if not target:
+                return f"{match[1]}{hash_}{anchor}{match[3]}"
+            if "://" in target or path.startswith("..") or not (ROOT / path).exists():
                 return match[0]
             there = self.place(path)
             if there == f"{path}.md" or path.endswith((".md", ".png")):
@@ -141,6 +144,11 @@ class Gathered:
         cells[0]["source"] = f"{cells[0]['source'].rstrip()}\n\n{line}\n"
         whole = {"cells": cells, "metadata": render.METADATA, "nbformat": 4, "nbformat_minor": 5}
         self.page(name, json.dumps(whole))
+
+
+def slug(anchor: str) -> str:
+    """The anchor of a heading on the site, which is GitHub's, from GitHub's or JupyterLab's, which keeps capitals."""
+    return re.sub(r"[^\w-]", "", unquote(anchor).lower())
 
 
 def unnested(html: str) -> str:

@@ -1,5 +1,5 @@
-"""A Sphinx extension for the site: anchors of headings as in JupyterLab, formulas that need no script, pictures that
-open at their full size, and each page's description for searches and previews."""
+"""A Sphinx extension for the site: formulas that need no script, pictures that open at their full size, and each page's
+description for searches and previews."""
 
 from __future__ import annotations
 
@@ -13,11 +13,6 @@ from sphinx.util import logging
 PREVIEW = "_static/grouped_gemm.png"
 SHORTEST, LONGEST = 60, 200  # characters of a description
 A_SENTENCE = 90  # a shorter paragraph with links is a list of links
-
-
-def heading_slug(title: str) -> str:
-    """Anchors as JupyterLab makes them, so that a link to a heading works in both: spaces become `-`, case is kept."""
-    return title.replace(" ", "-")
 
 
 def inline(translator: nodes.NodeVisitor, node: nodes.math) -> None:

@@ -544,3 +544,13 @@ def test_a_plot_answers(watched, address):
     watched.evaluate("{" + select.format(plot, 1, "torch") + "}")
     ratio = rows[0]["rate"]["dB"]["cute"] / rows[0]["rate"]["dB"]["torch"]
     assert f"grouped_mm (cute) {ratio:.2f} ×" in watched.evaluate(point)
+
+
+def test_links_to_headings_have_anchors_that_every_version_of_the_parser_makes(tmp_path):
+    """Lessons link as JupyterLab does, pages as GitHub does. The parser for Python 3.10 knows one kind alone."""
+    page = make_site.Gathered(tmp_path).relink
+    text = "[a](glossary.md#CUDA-graph) [b](#What-was-tested,-where) [c](https://example.org/#As-It-Is)"
+    assert page(text, "notebooks/x.ipynb", "notebooks/x.ipynb") == (
+        "[a](glossary.md#cuda-graph) [b](#what-was-tested-where) [c](https://example.org/#As-It-Is)"
+    )
+    assert "myst_heading_slug_func" not in (ROOT / "site" / "conf.py").read_text(encoding="utf-8")
