@@ -59,7 +59,9 @@ def hero() -> Image.Image:
     for legend in [*right.legends, *filter(None, (axes.get_legend() for axes in right.axes))]:
         legend.remove()
     outside = 6 * block**2 - M * N
-    right.axes[0].set_title(f"A check draws a mistake:\n{outside:,} elements are\nwritten outside of C", fontsize=10)
+    right.axes[0].set_title(
+        f"A check draws a mistake:\n{outside:,} elements are\nwritten outside of C", fontsize=10, loc="left"
+    )
     left.set_size_inches(HERO_INCHES[0], HERO_INCHES[2])
     right.set_size_inches(HERO_INCHES[1], HERO_INCHES[2])
     wide = round(PIXELS_WIDE * HERO_INCHES[0] / sum(HERO_INCHES[:2]))

@@ -583,6 +583,9 @@ for order in ("round_robin", "chunks"):
 # In [exercise 05](../exercises/05_better_schedule.ipynb) you assign tiles with known costs to programs.
 
 # %% [markdown]
+# To drag the tokens of eight experts and see the timeline change, open the page [Explore a
+# schedule](../site/explore.md) of the course's site.
+#
 # ## Summary
 #
 # - Equal numbers of tiles are equal work only where all tiles cost the same: in the forward pass, not in the weight
