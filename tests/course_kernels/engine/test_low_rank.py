@@ -1,0 +1,61 @@
+"""A product of low rank that is added to the sums of another one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_kernels import runtime
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.low_rank import LowRank, arguments
+from course_kernels.engine.options import Options
+from course_kernels.engine.plans import execute_checked
+from course_kernels.engine.product import Ends, Problem, Product, Store
+
+pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
+
+DEVICE = runtime.device()
+OFFS = torch.tensor([10, 10, 30], dtype=torch.int32, device=DEVICE)
+
+
+def made(rank, dtype=torch.float32):
+    """A product, its result's memory, and the result in float64."""
+    rng = torch.Generator().manual_seed(rank)
+    a, b, left, right = (
+        torch.randn(shape, generator=rng).to(dtype).to(DEVICE)
+        for shape in ((37, 40), (3, 40, 48), (37, rank), (3, 48, rank))
+    )
+    product = Product(a, b, Ends(OFFS), epilogue=Store(None, True, LowRank(left, right.mT, 0.5)))
+    exact, start = torch.zeros(37, 48, dtype=torch.float64, device=DEVICE), 0
+    for g, end in enumerate(OFFS.tolist()):
+        rows = slice(start, end)
+        exact[rows] = a[rows].double() @ b[g].double() + 0.5 * left[rows].double() @ right[g].mT.double()
+        start = end
+    return product, torch.zeros(37, 48, dtype=dtype, device=DEVICE), exact
+
+
+@pytest.mark.parametrize("rank", [1, 8, 12, 64, 130])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_it_is_added_in_float32(rank, dtype):
+    product, out, exact = made(rank, dtype)
+    options = Options(backend="triton")
+    execute_checked(
+        product, options, out,
+        lambda: Problem("m", 3, 37, 48, 40, (37, 48), dtype, "ieee", options, keep_tail=True),
+    )  # fmt: skip
+    assert (out.double() - exact).abs().max() <= torch.finfo(dtype).eps * 4 * exact.abs().max()
+
+
+def test_keys_tell_scales_and_ranks_apart():
+    epilogue = made(8)[0].epilogue
+    low = epilogue.low_rank
+    keys = {epilogue.key(), Store(None, True).key(), epilogue._replace(low_rank=low._replace(scale=2.0)).key()}
+    assert len({*keys, made(9)[0].epilogue.key()}) == 4
+    assert epilogue._replace(low_rank=low._replace(left=torch._neg_view(low.left))).key() is None
+
+
+def test_arguments_and_the_kernel_that_takes_none():
+    assert (arguments(None)["RANK"], arguments(None)["left_ptr"]) == (0, None)
+    assert [arguments(made(rank)[0].epilogue.low_rank)["BLOCK_R"] for rank in (1, 17, 200)] == [16, 32, 64]
+    product, out, _ = made(8, torch.bfloat16)
+    assert cute.match_form(product, out) is None
