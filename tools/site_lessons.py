@@ -21,7 +21,7 @@ INTRODUCTION = render.ROOT / "site" / "parts" / "lessons.md"
 ROUTES = {
     "I have one afternoon": ("00", "01", "02", "03"),
     "I write Triton kernels": ("02", "03", "04", "05", "06", "07"),
-    "I train MoE models": ("01", "04", "08", "11", "14", "15"),
+    "I train MoE models": ("01", "04", "08", "11", "14", "15", "16"),
     "I serve MoE models": ("01", "04", "08", "12", "14", "15"),
     "I want the last percent of a Hopper GPU": ("04", "05", "06", "09", "10", "17"),
 }
