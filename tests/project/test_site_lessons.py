@@ -96,7 +96,9 @@ def test_routes_name_lessons_and_their_time():
     numbers = [source.stem[:2] for source in SOURCES]
     assert {number for route in site_lessons.ROUTES.values() for number in route} <= set(numbers)
     table = site_lessons.routes(dict.fromkeys(numbers, 20), {number: f"[{number}](x)" for number in numbers})
-    assert "| I train MoE models | [01](x) · [04](x) · [08](x) · [11](x) · [14](x) · [15](x) | 2 h |" in table
+    assert (
+        "| I train MoE models | [01](x) · [04](x) · [08](x) · [11](x) · [14](x) · [15](x) · [16](x) | 2½ h |" in table
+    )
     assert [site_lessons.hours(minutes) for minutes in (30, 50, 90)] == ["½ h", "1 h", "1½ h"]
     with pytest.raises(ValueError, match="must say its minutes"):
         site_lessons.minutes_and_goals("# A lesson")

@@ -247,6 +247,11 @@ def _wrong_local(answer: Plan, each: int, rows: list) -> tuple[str, str] | None:
         column = next(j for j, (one, other) in enumerate(zip(got, want)) if one != other)
         if owners[column] < 0:
             return "strangers", f"{text}: {ids[column]} is nobody's id"
+        if all(one in (-1, other) for one, other in zip(got, want)):
+            return (
+                "experts",
+                f"{text}\nchoice {column} is at rank {r} as well: the row carries all of its choices there",
+            )
         if all(one in (-1, e) for one, e in zip(got, ids)):
             text += "\nthe ids of all ranks' experts mean nothing there:"
             return "experts", f"{text} rank {r} begins with expert {r * each}, and calls it 0"
@@ -254,11 +259,6 @@ def _wrong_local(answer: Plan, each: int, rows: list) -> tuple[str, str] | None:
             return "experts", f"{text}\nchoice {column} is rank {owners[column]}'s, so rank {r} must not compute it: -1"
         if sorted(got) == sorted(want):
             return "experts", f"{text}\ncolumn j belongs to choice j: its routing weight travels in the same column"
-        if all(one in (-1, other) for one, other in zip(got, want)):
-            return (
-                "experts",
-                f"{text}\nchoice {column} is at rank {r} as well: the row carries all of its choices there",
-            )
         return "experts", text
     return None
 
