@@ -180,6 +180,9 @@ def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict
         "by hand, our products": way(lambda: by_hand(x, ids, gates, *experts, grouped_mm, group)),
         "all_to_all": way(lambda: moe_feed_forward(x, *experts, ids, gates, ep=spread)),
     }
+    if (parts := chunks_of(sizes, tokens)) > 1:
+        chunked = ExpertParallel(group, sizes.experts, chunks=parts)
+        ways[f"all_to_all, {parts} chunks"] = way(lambda: moe_feed_forward(x, *experts, ids, gates, ep=chunked))
     if device.type == "cuda":
         direct = ExpertParallel(group, sizes.experts, transport="symmetric", max_tokens=tokens)
         ways["symmetric"] = way(lambda: moe_feed_forward(x, *experts, ids, gates, ep=direct))
@@ -236,6 +239,12 @@ def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict
     for name, call in others.items():
         found.append(about | dict(way=name, forward_us=slowest(call, sizes.repeats, device), both_us=None))
     return found
+
+
+def chunks_of(sizes: Sizes, tokens: int) -> int:
+    """The number of chunks that the model of ``schedule`` takes for balanced routing."""
+    layer = ExpertLayer(sizes.hidden, sizes.inner, sizes.experts, sizes.top_k)
+    return layer_time(layer, tokens, Cluster(dist.get_world_size())).chunks
 
 
 def predicted(sizes: Sizes, tokens: int, uneven: float) -> float:

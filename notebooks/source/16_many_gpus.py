@@ -117,7 +117,7 @@ print("equals one process:", torch.allclose(torch.cat(processes.run(hand_layer, 
 # ## Once for each rank
 #
 # A row travels for each choice. But a token with two experts at one rank need travel there only once: that rank can add
-# both results and return one row. Each rank sends this:
+# both results and return one row. Here are ten of the tokens, spread over four ranks:
 
 # %%
 figures.splits([each.tolist() for each in index.split([3, 2, 3, 2, 12])[:4]], experts=8)
@@ -192,7 +192,7 @@ figures.timelines(times, recorded)
 #
 # </details>
 #
-# The model leaves out the launches, and the memory traffic of gathers and sums. So it is a lower bound.
+# The model leaves out the launches, and the memory traffic of gathers and sums. So real layers take longer.
 #
 # ## The slowest rank decides
 #
@@ -236,7 +236,7 @@ figures.clusters(panels)
 # </details>
 #
 # This is a simulation. A test compares it with published bandwidths of two and four nodes, to which nothing was fitted:
-# it is too fast by up to a fifth.
+# it is too fast by about a fifth.
 #
 # ## What goes wrong
 #
