@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,6 +169,30 @@ def check(layer: Layer, *names: str, grad: Tensor | None = None, factor: float =
             there = exact.tensors[name].grad
             there = torch.zeros_like(exact.tensors[name]) if there is None else there
             assert_near(found, there, dtype, f"gradient of {name}", 2 * factor, by_norm)
+
+
+def step(function: Callable[..., Tensor], layer: Layer) -> list[Tensor]:
+    """The result of a function of a layer's ids and tensors, and the tensors' gradients."""
+    mine = layer.leaves()
+    out = function(mine.ids, **mine.tensors)
+    out.square().sum().backward()
+    return [out.detach(), *mine.gradients().values()]
+
+
+def kept_bytes(layer: Layer) -> int:
+    """Bytes that a call of a layer of leaves keeps for the backward, beside the layer's own tensors."""
+    given = {each.untyped_storage().data_ptr() for each in layer.tensors.values()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in given:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        layer()
+    return sum(kept.values())
 
 
 def adapted(layer: Layer, rank: int = 8, which: tuple[str, ...] = ADAPTERS, dtype: torch.dtype | None = None) -> Layer:

@@ -1,4 +1,4 @@
-"""A product of low rank that is added to the sums of another one: what an adapter adds to the product of a weight."""
+"""A product of low rank that is added to the sums of another product: the part of an adapter (LoRA)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LowRank(NamedTuple):
 
 
 def arguments(added: LowRank | None) -> dict[str, Any]:
-    """The arguments of ``contiguous_kernel`` for what is added."""
+    """The arguments of ``contiguous_kernel`` for a product of low rank; without one, those that leave it out."""
     if added is None:
         names = ("left_ptr", "right_ptr", "low_scale", "stride_right_g", "stride_right_r", "stride_right_n")
         return dict.fromkeys(names) | dict(RANK=0, BLOCK_R=0)

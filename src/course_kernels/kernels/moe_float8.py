@@ -146,7 +146,7 @@ def quantize_group_columns_kernel(
     LIMIT: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
     """q = the transpose of rows of experts in float8, with a factor for each column of each expert. One program has
-    BLOCK_N columns of one expert. What follows the last expert's rows is not written.
+    BLOCK_N columns of one expert. Columns after the last expert's are not written.
 
     Args:
         x_ptr, index_ptr, slots_ptr, weights_ptr: as for ``load_values``; ``tokens`` is the number of rows.
@@ -191,7 +191,7 @@ def quantize_column_blocks_kernel(
         x_ptr, index_ptr, slots_ptr, weights_ptr: as for ``load_values``; ``tokens`` is the number of rows.
         offs_ptr: (EXPERTS,) ends; ends_ptr: (EXPERTS,) int32 for the ends of the whole blocks.
         q_ptr: (COLS, 128 * blocks), scale_ptr: (blocks, COLS); both contiguous, with ``tokens // 128 + EXPERTS``
-            blocks. What no block has becomes zeros.
+            blocks. Columns without a row become zeros.
         GROUPS: as for ``kernels.quantize.quantize_lines_kernel``.
     """
     tiles_n: tl.constexpr = (COLS + BLOCK_N - 1) // BLOCK_N

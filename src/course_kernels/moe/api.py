@@ -114,7 +114,7 @@ def moe_feed_forward(
         activation are computed again. A weight's gradient is stored like the weight.
         Products sum in float32. Rounded are the activation's argument, the activation, an expert's result, and the sum
         over experts, which is in float32 in the order of the choices. Deterministic bit for bit.
-        What an adapter adds is added in float32, before the one rounding; rounded beside it are its rows (T * k, r).
+        Adapters add in float32, before a result is rounded. Their own rows (T * k, r) are rounded, too.
         Products with adapters are the Triton kernel's on Hopper, too, whatever the backend: the kernel in CuTe DSL adds
         none. It computes the weights' gradients.
         With kernels the host reads nothing, so a CUDA graph of one call serves every routing of the shape.

@@ -6,15 +6,30 @@ import torch
 from torch import Tensor
 
 from course_kernels import flops, runtime
-from course_kernels.contexts import functorch_level, is_compiling, is_plain, is_profiling, wants_grad
+from course_kernels.contexts import is_compiling, is_plain, is_profiling, wants_grad
 from course_kernels.moe import fp8_layer
-from course_kernels.moe.activations import decode, encode
-from course_kernels.moe.checks import check_main_grads
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.fp8_checks import check_float8, check_operands_of
 from course_kernels.moe.fp8_layer import Float8
 from course_kernels.moe.routing import Routing
-from course_kernels.moe.torch_ops import ONCE, backward_flops, is_asked_for, prepared
+from course_kernels.moe.torch_ops import (
+    FORM,
+    ONCE,
+    OPERANDS,
+    ROUTED,
+    TAGS,
+    backward_flops,
+    check_collecting,
+    collected,
+    decoded,
+    encoded,
+    fake_gradients,
+    forward_flops,
+    implement,
+    or_empty,
+    prepared,
+    refuse_transforms,
+)  # fmt: skip
 
 
 def feed_forward(operands: Operands, float8: Float8, routing: Routing, form: Form) -> Tensor:
@@ -23,11 +38,7 @@ def feed_forward(operands: Operands, float8: Float8, routing: Routing, form: For
         if not wants_grad(*operands):
             return fp8_layer.forward(operands, float8, routing, form, keep=False)[0]
         return _Layer.apply(*operands, *float8[1:], *routing, form, float8.recipe, None)
-    if not is_compiling() and functorch_level() is not None:
-        raise RuntimeError(
-            "moe_feed_forward has no rules for torch.func: use backward(), or compute the layer from "
-            "to_fp8_then_scaled_grouped_mm"
-        )
+    refuse_transforms("to_fp8_then_scaled_grouped_mm")
     if not is_compiling():
         flops.register(_flops())
     keep = wants_grad(*operands)
@@ -39,11 +50,7 @@ def feed_forward(operands: Operands, float8: Float8, routing: Routing, form: For
 @runtime.outside_graphs("moe_feed_forward with main_grads, which graphs do not see written to, runs between two graphs")
 def feed_forward_collecting(operands: Operands, float8: Float8, routing: Routing, form: Form, main_grads) -> Tensor:
     """Compute a checked layer whose backward adds the weights' gradients to ``main_grads``, which are checked here."""
-    if functorch_level() is not None:
-        raise RuntimeError("main_grads must be None under torch.func, which does not see them written to")
-    if torch.compiler.is_exporting():
-        raise RuntimeError("main_grads must be None under torch.export: its graphs have no backward that adds to them")
-    check_main_grads(main_grads, operands)
+    check_collecting(main_grads, operands)
     if not wants_grad(*operands):
         return feed_forward(operands, float8, routing, form)
     return _Layer.apply(*operands, *float8[1:], *routing, form, float8.recipe, tuple(main_grads))
@@ -66,10 +73,7 @@ class _Layer(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError(ONCE)
         *tensors, pre = ctx.saved_tensors
-        needs, main_grads = list(ctx.needs_input_grad[:6]), ctx.main_grads or (None, None)
-        for i, main_grad in ((1, main_grads[0]), (2, main_grads[1])):
-            if main_grad is not None and needs[i]:
-                needs[i] = is_asked_for(ctx, i)
+        needs, main_grads = collected(ctx)
         if not ctx.main_grads and not (is_plain(grad) and not is_profiling()):
             found = _backward_dispatched(grad, tensors, pre, _encoded(ctx.form, ctx.recipe), needs)
         else:
@@ -86,29 +90,25 @@ def _unpacked(tensors, recipe: str) -> tuple[Operands, Float8, Routing]:
 
 # ---- operators
 
-_TENSORS = (
-    "Tensor x, Tensor gate_up, Tensor down, Tensor weights, Tensor? gate_up_bias, Tensor? down_bias, "
-    "Tensor? gate_up_scale, Tensor? down_scale, Tensor ends, Tensor tokens, Tensor choices, Tensor rows"
-)
-_FORM = "str activation, bool interleaved, bool on_input, str backend, int? num_sms, str recipe"
-_TAGS = (torch.Tag.pt2_compliant_tag,)
+_TENSORS = f"{OPERANDS}, Tensor? gate_up_scale, Tensor? down_scale, {ROUTED}"
+_FORM = f"{FORM}, str recipe"
 _library = torch.library.Library("course_kernels", "FRAGMENT")
-_library.define(f"moe_feed_forward_fp8({_TENSORS}, {_FORM}, bool keep) -> (Tensor, Tensor)", tags=_TAGS)
+_library.define(f"moe_feed_forward_fp8({_TENSORS}, {_FORM}, bool keep) -> (Tensor, Tensor)", tags=TAGS)
 _library.define(
     f"moe_feed_forward_fp8_backward(Tensor grad, {_TENSORS}, Tensor pre, {_FORM}, bool[] needs) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    tags=_TAGS,
+    tags=TAGS,
 )
 
 
 def _encoded(form: Form, recipe: str) -> tuple:
-    return encode(form.activation), *form[1:], recipe
+    return *encoded(form), recipe
 
 
 def _decoded(arguments) -> tuple[Operands, Float8, Routing, Form]:
     """An operator's arguments without its last one."""
-    activation, *rest, recipe = arguments[12:]
-    return *_unpacked(arguments[:12], recipe), Form(decode(activation), *rest)
+    *form, recipe = arguments[12:]
+    return *_unpacked(arguments[:12], recipe), decoded(*form)
 
 
 def _operator(*arguments):
@@ -130,12 +130,7 @@ def _backward_operator(grad, *arguments):
     pre, needs = arguments[12], arguments[-1]
     operands, float8, routing, form = _decoded((*arguments[:12], *arguments[13:-1]))
     found = fp8_layer.backward(prepared(grad, operands), operands, float8, pre, routing, form, tuple(needs))
-    return tuple(grad.new_empty(0) if each is None else each for each in found)
-
-
-def _backward_fake(grad, *arguments):
-    operands, needs = arguments[:6], arguments[-1]
-    return tuple(torch.empty_like(each) if need else grad.new_empty(0) for each, need in zip(operands, needs))
+    return or_empty(found, grad)
 
 
 def _setup(ctx, inputs, output) -> None:
@@ -159,23 +154,16 @@ def _backward_dispatched(grad, tensors, pre, form: tuple, needs: list[bool]) -> 
 
 
 def _flops() -> dict:
-    """The FLOP counts of both operators, for all T * k choices, as those of the layer without float8."""
-
-    def forward(x, gate_up, down, weights, *others, out_shape=None) -> int:
-        return 2 * weights[0] * weights[1] * (gate_up[1] * gate_up[2] + down[1] * down[2])
+    """The FLOP counts of both operators: those of the layer without float8."""
 
     def backward(grad, x, gate_up, down, weights, *others, out_shape=None) -> int:
         *form, needs = others
         return backward_flops(gate_up, down, weights, form[-4], needs, for_down=False)
 
     ops = torch.ops.course_kernels
-    return {ops.moe_feed_forward_fp8: forward, ops.moe_feed_forward_fp8_backward: backward}
+    return {ops.moe_feed_forward_fp8: forward_flops, ops.moe_feed_forward_fp8_backward: backward}
 
 
-_library.impl("moe_feed_forward_fp8", _operator, "CompositeExplicitAutograd")
-_library.impl("moe_feed_forward_fp8_backward", _backward_operator, "CompositeExplicitAutograd")
-torch.library.register_fake("course_kernels::moe_feed_forward_fp8", _fake, lib=_library)
-torch.library.register_fake("course_kernels::moe_feed_forward_fp8_backward", _backward_fake, lib=_library)
-torch.library.register_autograd(
-    "course_kernels::moe_feed_forward_fp8", _gradients, setup_context=_setup, lib=_library
+implement(
+    _library, "moe_feed_forward_fp8", _operator, _backward_operator, (_fake, fake_gradients), _setup, _gradients
 )  # fmt: skip

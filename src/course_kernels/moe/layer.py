@@ -273,7 +273,7 @@ def _multiply_rows(x: Tensor, b: Tensor, rows: Ends, epilogue: Epilogue, out: Te
 
 
 def _low_rank(a: Tensor, part: Adapter | None, rows: Ends, form: Form, crossed: bool = False) -> LowRank | None:
-    """What an adapter adds to a product of rows of ``a``, or, ``crossed``, to that of their gradient."""
+    """The low-rank part of a product of the rows ``a``; with ``crossed``, of a product of their gradient."""
     if part is None:
         return None
     part = part.crossed if crossed else part

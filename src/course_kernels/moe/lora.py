@@ -139,7 +139,7 @@ def _check_pair(name: str, weight: Tensor, a, b, x: Tensor) -> None:
 
 
 class Adapter(NamedTuple):
-    """What is added to a product of rows with weights (E, N, K): scale * (rows @ a[e].mT) @ b[e].mT.
+    """The adapter of a product of rows with weights (E, N, K). It adds scale * (rows @ a[e].mT) @ b[e].mT.
 
     Attributes:
         a, b: (E, r, K) and (E, N, r) of x's dtype.
@@ -152,7 +152,7 @@ class Adapter(NamedTuple):
 
     @property
     def crossed(self) -> Adapter:
-        """What is added to the gradient of the rows, a product of the result's gradient."""
+        """The adapter of the backward's product, which computes the gradient of the rows."""
         return Adapter(self.b.mT, self.a.mT, self.scale)
 
     def thin(self, rows: Tensor, expert: int) -> Tensor:
@@ -160,7 +160,7 @@ class Adapter(NamedTuple):
         return (rows.float() @ self.a[expert].float().mT).to(self.a.dtype)
 
     def widened(self, thin: Tensor, expert: int) -> Tensor:
-        """By torch alone: what ``thin`` becomes, in float32."""
+        """By torch alone: the adapter's part of the product, from its ``thin`` rows, in float32."""
         return self.scale * (thin.float() @ self.b[expert].float().mT)
 
 

@@ -6,13 +6,27 @@ import torch
 from torch import Tensor
 
 from course_kernels import flops
-from course_kernels.contexts import functorch_level, is_compiling, is_plain, is_profiling, wants_grad
+from course_kernels.contexts import is_compiling, is_plain, is_profiling, wants_grad
 from course_kernels.moe import layer
 from course_kernels.moe.checks import check_operands
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.lora import Adapters, Lora, scales_of
 from course_kernels.moe.routing import Routing
-from course_kernels.moe.torch_ops import FORM, ONCE, OPERANDS, ROUTED, TAGS, decoded, encoded, keeps, prepared
+from course_kernels.moe.torch_ops import (
+    FORM,
+    ONCE,
+    OPERANDS,
+    ROUTED,
+    TAGS,
+    decoded,
+    encoded,
+    fake_gradients,
+    implement,
+    keeps,
+    or_empty,
+    prepared,
+    refuse_transforms,
+)  # fmt: skip
 
 TENSORS = 14  # the operands, the adapters, the routing
 _FACTORS = "Tensor? gate_up_a, Tensor? gate_up_b, Tensor? down_a, Tensor? down_b"
@@ -37,11 +51,8 @@ def feed_forward_adapted(operands: Operands, lora: Lora, routing: Routing, form:
         if not wants_grad(*tensors):
             return layer.forward(operands, routing, form, False, Adapters.of(lora[:4], scales, operands.x.dtype))[0]
         return _Layer.apply(*tensors, scales, form)
+    refuse_transforms("grouped_mm")
     if not is_compiling():
-        if functorch_level() is not None:
-            raise RuntimeError(
-                "moe_feed_forward has no rules for torch.func: use backward(), or compute the layer from grouped_mm"
-            )
         flops.register(_flops())
     keep = wants_grad(*tensors)
     return torch.ops.course_kernels.moe_feed_forward_lora(*tensors, scales, *encoded(form), keep)[0]
@@ -120,15 +131,13 @@ def _fake(*arguments):
 def _backward_operator(grad, *arguments):
     saved, scales, (*form, needs) = arguments[:17], arguments[17], arguments[18:]
     found = _backward(grad, saved, scales, decoded(*form), needs)
-    return tuple(grad.new_empty(0) if each is None else each for each in found)
+    return or_empty(found, grad)
 
 
 def _backward_fake(grad, *arguments):
-    *operands, needs = *arguments[:10], arguments[-1]
-    found = [torch.empty_like(each) if need else grad.new_empty(0) for each, need in zip(operands[:6], needs)]
-    for each, need in zip(operands[6:], needs[6:]):
-        found.append(each.new_empty(each.shape) if need else grad.new_empty(0))
-    return tuple(found)
+    pairs = zip(arguments[6:10], arguments[-1][6:])
+    factors = (each.new_empty(each.shape) if need else None for each, need in pairs)
+    return *fake_gradients(grad, *arguments), *or_empty(factors, grad)
 
 
 def _setup(ctx, inputs, output) -> None:
@@ -170,10 +179,6 @@ def _flops() -> dict:
     return {ops.moe_feed_forward_lora: forward, ops.moe_feed_forward_lora_backward: backward}
 
 
-_library.impl("moe_feed_forward_lora", _operator, "CompositeExplicitAutograd")
-_library.impl("moe_feed_forward_lora_backward", _backward_operator, "CompositeExplicitAutograd")
-torch.library.register_fake("course_kernels::moe_feed_forward_lora", _fake, lib=_library)
-torch.library.register_fake("course_kernels::moe_feed_forward_lora_backward", _backward_fake, lib=_library)
-torch.library.register_autograd(
-    "course_kernels::moe_feed_forward_lora", _gradients, setup_context=_setup, lib=_library
+implement(
+    _library, "moe_feed_forward_lora", _operator, _backward_operator, (_fake, _backward_fake), _setup, _gradients
 )  # fmt: skip

@@ -70,9 +70,8 @@ def activation_gradient(
 
     Returns:
         The gradient of ``pre``, shaped and stored like it; the activation times weights, (T * k, I), or None; and the
-        gradient
-        of the float32 ``weights`` (T, k), 0 for choices without a row, None where there are no weights. Rows after the
-        last end are not written.
+        gradient of the float32 ``weights`` (T, k), 0 for choices without a row, None where there are no weights. Rows
+        after the last end are not written.
     """
     count, cols = grad.shape
     grad_pre, activated = torch.empty_like(pre), torch.empty_like(grad) if with_activated else None

@@ -32,10 +32,7 @@ def feed_forward(operands: Operands, routing: Routing, form: Form) -> Tensor:
         if not wants_grad(*operands):
             return layer.forward(operands, routing, form, keep=False)[0]
         return _Layer.apply(*operands, *routing, form, None)
-    if not is_compiling() and functorch_level() is not None:
-        raise RuntimeError(
-            "moe_feed_forward has no rules for torch.func: use backward(), or compute the layer from grouped_mm"
-        )
+    refuse_transforms("grouped_mm")
     if not is_compiling():
         flops.register(_flops())
     keep = wants_grad(*operands)
@@ -45,11 +42,7 @@ def feed_forward(operands: Operands, routing: Routing, form: Form) -> Tensor:
 @runtime.outside_graphs("moe_feed_forward with main_grads, which graphs do not see written to, runs between two graphs")
 def feed_forward_collecting(operands: Operands, routing: Routing, form: Form, main_grads) -> Tensor:
     """Compute a checked layer whose backward adds the weights' gradients to ``main_grads``, which are checked here."""
-    if functorch_level() is not None:
-        raise RuntimeError("main_grads must be None under torch.func, which does not see them written to")
-    if torch.compiler.is_exporting():
-        raise RuntimeError("main_grads must be None under torch.export: its graphs have no backward that adds to them")
-    check_main_grads(main_grads, operands)
+    check_collecting(main_grads, operands)
     if not wants_grad(*operands):
         return feed_forward(operands, routing, form)
     return _Layer.apply(*operands, *routing, form, tuple(main_grads))
@@ -73,11 +66,7 @@ class _Layer(torch.autograd.Function):
             raise RuntimeError(ONCE)
         *tensors, pre = ctx.saved_tensors
         operands, routing = Operands(*tensors[:6]), Routing(*tensors[6:])
-        needs = list(ctx.needs_input_grad[:6])
-        main_grads = ctx.main_grads or (None, None)
-        for i, main_grad in ((1, main_grads[0]), (2, main_grads[1])):
-            if main_grad is not None and needs[i]:
-                needs[i] = is_asked_for(ctx, i)
+        needs, main_grads = collected(ctx)
         if not ctx.main_grads and not (is_plain(grad) and not is_profiling()):
             found = _backward_dispatched(grad, operands, pre, routing, encoded(ctx.form), needs)
         else:
@@ -86,7 +75,33 @@ class _Layer(torch.autograd.Function):
         return *found, None, None, None, None, None, None
 
 
-def is_asked_for(ctx, argument: int) -> bool:
+def refuse_transforms(instead: str) -> None:
+    """Raise under the transforms of ``torch.func``; name the functions from which the layer can be computed there."""
+    if not is_compiling() and functorch_level() is not None:
+        raise RuntimeError(
+            f"moe_feed_forward has no rules for torch.func: use backward(), or compute the layer from {instead}"
+        )
+
+
+def check_collecting(main_grads, operands: Operands) -> None:
+    """Raise unless a backward can add the weights' gradients to ``main_grads``."""
+    if functorch_level() is not None:
+        raise RuntimeError("main_grads must be None under torch.func, which does not see them written to")
+    if torch.compiler.is_exporting():
+        raise RuntimeError("main_grads must be None under torch.export: its graphs have no backward that adds to them")
+    check_main_grads(main_grads, operands)
+
+
+def collected(ctx) -> tuple[list[bool], tuple[Tensor | None, Tensor | None]]:
+    """Which operands need a gradient in this backward, and the main gradients that collect those of the weights."""
+    needs, main_grads = list(ctx.needs_input_grad[:6]), ctx.main_grads or (None, None)
+    for i, main_grad in enumerate(main_grads, 1):
+        if main_grad is not None and needs[i]:
+            needs[i] = _is_asked_for(ctx, i)
+    return needs, main_grads
+
+
+def _is_asked_for(ctx, argument: int) -> bool:
     """Whether this backward computes an argument's gradient: one for other inputs alone must not add it."""
     try:
         return torch._C._will_engine_execute_node(ctx.next_functions[argument][0])
@@ -154,12 +169,19 @@ def _fake(*arguments):
 def _backward_operator(grad, *arguments):
     operands, pre, routing, form, needs = _backward_arguments(arguments)
     found = layer.backward(prepared(grad, operands), operands, pre, routing, form, tuple(needs))
+    return or_empty(found, grad)
+
+
+def or_empty(found, grad: Tensor) -> tuple[Tensor, ...]:
+    """Gradients as an operator returns them: an empty tensor for None."""
     return tuple(grad.new_empty(0) if each is None else each for each in found)
 
 
-def _backward_fake(grad, *arguments):
-    operands, *_, needs = _backward_arguments(arguments)
-    return tuple(torch.empty_like(each) if need else grad.new_empty(0) for each, need in zip(operands, needs))
+def fake_gradients(grad: Tensor, *arguments) -> tuple[Tensor, ...]:
+    """The gradients of an operator's operands, the first six of its ``arguments``; the last says which are needed."""
+    return or_empty(
+        (torch.empty_like(each) if need else None for each, need in zip(arguments[:6], arguments[-1])), grad
+    )
 
 
 def _backward_arguments(arguments):
@@ -200,24 +222,31 @@ def backward_flops(gate_up, down, weights, on_input: bool, needs: list[bool], fo
     return 2 * weights[0] * weights[1] * count
 
 
-def _flops() -> dict:
-    """The FLOP counts of both operators, for all T * k choices: which of them are of experts here, the device knows."""
+def forward_flops(x, gate_up, down, weights, *others, out_shape=None) -> int:
+    """The FLOP count of a forward, from the shapes of its arguments: for all T * k choices, since only the device knows
+    which of them are of experts here."""
+    return 2 * weights[0] * weights[1] * (gate_up[1] * gate_up[2] + down[1] * down[2])
 
-    def forward(x, gate_up, down, weights, *others, out_shape=None) -> int:
-        return 2 * weights[0] * weights[1] * (gate_up[1] * gate_up[2] + down[1] * down[2])
+
+def _flops() -> dict:
+    """The FLOP counts of both operators."""
 
     def backward(grad, x, gate_up, down, weights, *others, out_shape=None) -> int:
         *form, needs = others
         return backward_flops(gate_up, down, weights, form[-3], needs, for_down=True)
 
     ops = torch.ops.course_kernels
-    return {ops.moe_feed_forward: forward, ops.moe_feed_forward_backward: backward}
+    return {ops.moe_feed_forward: forward_flops, ops.moe_feed_forward_backward: backward}
 
 
-_library.impl("moe_feed_forward", _operator, "CompositeExplicitAutograd")
-_library.impl("moe_feed_forward_backward", _backward_operator, "CompositeExplicitAutograd")
-torch.library.register_fake("course_kernels::moe_feed_forward", _fake, lib=_library)
-torch.library.register_fake("course_kernels::moe_feed_forward_backward", _backward_fake, lib=_library)
-torch.library.register_autograd(
-    "course_kernels::moe_feed_forward", _gradients, setup_context=_setup, lib=_library
+def implement(library: torch.library.Library, name: str, forward, backward, fakes, setup, gradients) -> None:
+    """Give an operator and its ``_backward`` their kernels, their fake kernels (a pair), and the gradients."""
+    for full, kernel, fake in ((name, forward, fakes[0]), (f"{name}_backward", backward, fakes[1])):
+        library.impl(full, kernel, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"course_kernels::{full}", fake, lib=library)
+    torch.library.register_autograd(f"course_kernels::{name}", gradients, setup_context=setup, lib=library)
+
+
+implement(
+    _library, "moe_feed_forward", _operator, _backward_operator, (_fake, fake_gradients), _setup, _gradients
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a lesson's cells do by themselves in a notebook, for a lesson that runs as a script."""
+"""Helpers of a lesson that runs as a script: print and save the values that a notebook would display."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_kernels import moe_feed_forward, quantize_128x128, runtime
 from course_kernels.moe import ACTIVATIONS, Routing
 from course_kernels.moe.activations import encode
-from moe_layers import DEVICE, NAMES, Layer, make
+from moe_layers import DEVICE, NAMES, Layer, make, step
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 if not runtime.supports_fp8():
@@ -38,14 +38,6 @@ def test_opcheck(backend, recipe):
         detached = [each.detach() if isinstance(each, torch.Tensor) else each for each in arguments]
         given = (torch.ones_like(out), *detached[:12], pre, *detached[12:])
         torch.library.opcheck(OPS.moe_feed_forward_fp8_backward, (*given, [True] * 6))
-
-
-def step(function, made):
-    """The result of a function of a layer's tensors, and the gradients."""
-    mine = made.leaves()
-    out = function(mine.ids, **mine.tensors)
-    out.square().sum().backward()
-    return [out.detach(), *mine.gradients().values()]
 
 
 @backends

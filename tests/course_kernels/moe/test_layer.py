@@ -10,7 +10,7 @@ import torch
 from course_kernels import runtime
 from course_kernels.moe import ACTIVATIONS, layer
 from course_kernels.testing import poisoned
-from moe_layers import assert_near, check, make, oracle
+from moe_layers import assert_near, check, kept_bytes, make, oracle
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
@@ -91,20 +91,9 @@ def test_one_rounding_of_main_gradients_and_nothing_around_them(way):
 
 def test_the_backward_keeps_x_the_argument_and_the_routing(way):
     made = make(dtype=torch.bfloat16, backend="triton").leaves()
-    given = {each.untyped_storage().data_ptr() for each in made.tensors.values()}
-    kept = {}
-
-    def keep(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in given:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        made()
     rows = made.ids.numel()
     argument, routing = rows * made.tensors["gate_up"].shape[1] * 2, 4 * (3 * rows + 5)
-    assert sum(kept.values()) == argument + routing
+    assert kept_bytes(made) == argument + routing
 
 
 @pytest.mark.usefixtures("way")

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_kernels import moe_feed_forward, runtime
 from course_kernels.moe import Lora, layer
-from moe_layers import ADAPTERS, DEVICE, Layer, adapted, check, make
+from moe_layers import ADAPTERS, DEVICE, Layer, adapted, check, kept_bytes, make
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
@@ -187,19 +187,8 @@ def test_gradients_of_one_tensor_alone(backend, names):
 
 def test_the_backward_keeps_thin_rows_beside_the_argument():
     made = adapted(make(dtype=torch.bfloat16, backend="triton"), 8).leaves(*TRAINED)
-    given = {each.untyped_storage().data_ptr() for each in made.tensors.values()}
-    kept = {}
-
-    def keep(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in given:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        made()
     rows = made.ids.numel()
-    assert sum(kept.values()) == rows * (80 + 2 * 8) * 2 + 4 * (3 * rows + 5)
+    assert kept_bytes(made) == rows * (80 + 2 * 8) * 2 + 4 * (3 * rows + 5)
 
 
 # ---- torch's contexts

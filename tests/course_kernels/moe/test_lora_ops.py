@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_kernels import moe_feed_forward, runtime
 from course_kernels.moe import ACTIVATIONS, Lora, Routing
 from course_kernels.moe.activations import encode
-from moe_layers import ADAPTERS, NAMES, adapted, make
+from moe_layers import ADAPTERS, NAMES, adapted, make, step
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
@@ -40,14 +40,6 @@ def test_opcheck_of_the_backward(backend):
     with torch.no_grad():
         for needs in ([True] * 10, [True] + [False] * 5 + [True] * 4):
             torch.library.opcheck(OPS.moe_feed_forward_lora_backward, (*given, needs))
-
-
-def step(function, made):
-    """The result of a function of a layer's tensors, and the gradients."""
-    mine = made.leaves()
-    out = function(mine.ids, **mine.tensors)
-    out.square().sum().backward()
-    return [out.detach(), *mine.gradients().values()]
 
 
 @backends

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_kernels import moe_feed_forward, runtime
 from course_kernels.moe import ACTIVATIONS, Routing
 from course_kernels.moe.activations import encode
-from moe_layers import DEVICE, NAMES, Layer, make
+from moe_layers import DEVICE, NAMES, Layer, make, step
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
@@ -58,14 +58,6 @@ def fresh_compiler():
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
-
-
-def step(function, made):
-    """The result of a function of a layer's tensors, and the gradients."""
-    mine = made.leaves()
-    out = function(mine.ids, **mine.tensors)
-    out.square().sum().backward()
-    return [out.detach(), *mine.gradients().values()]
 
 
 @backends

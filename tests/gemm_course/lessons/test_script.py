@@ -1,4 +1,4 @@
-"""What scripts of lessons print, save, and expect to fail."""
+"""Scripts of lessons print values, save figures, and go on after an expected error."""
 
 from __future__ import annotations
 
