@@ -188,7 +188,7 @@ figures.timelines(times, recorded)
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# To deduplicate. What is left on the wire is short, and each chunk costs launches of its own.
+# By the model, to deduplicate. What is left on the wire is short, and each chunk costs launches of its own.
 #
 # </details>
 #
@@ -255,7 +255,7 @@ def skip_if_empty(rank):
 
 
 for rank, found in enumerate(processes.run(skip_if_empty, 4, seconds=1.5, fails=True)):
-    text = found if rank == 1 else f"{found.kind}: {found.text.partition(':')[0]} could not exchange the counts"
+    text = found if rank == 1 else ": ".join(found.text.split(": ")[:2])  # without the addresses of sockets
     print(f"rank {rank}: {text}")
 
 # %% [markdown]

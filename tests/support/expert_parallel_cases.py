@@ -10,14 +10,16 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Shard
 
 import expert_parallel
 import ranks
-from course_kernels import moe_feed_forward
+from course_kernels import moe_feed_forward, quantize_128x128
 from course_kernels.distributed import ExpertParallel
 from course_kernels.distributed.transports.symmetric import Symmetric
 from course_kernels.integrations.torchtitan import TokenDispatcher
-from course_kernels.moe import Experts, Routing
+from course_kernels.moe import Experts, Lora, Routing
+from course_kernels.moe.lora import NAMES
 
 EXPERTS, HIDDEN, INNER, TOP_K = 8, 16, 24, 3
 SIZES = (5, 0, 9, 2)  # tokens of each rank
@@ -156,6 +158,49 @@ def in_chunks(world):
 
 
 # ---- what travels
+
+
+def with_adapters(world):
+    """Each rank has the adapters of its experts; the result and the factors' gradients are those of one process."""
+    x, ids, weights, grad = tokens_of(world)
+    gate_up, down, *_ = weights_of(world.device)
+    generator = torch.Generator().manual_seed(3)
+    shapes = (4, HIDDEN), (2 * INNER, 4), (4, INNER), (HIDDEN, 4)
+    factors = [torch.randn(EXPERTS, *shape, generator=generator).mul(0.5).to(world.device) for shape in shapes]
+    whole, own = leaves(*factors), leaves(*(mine(world, each) for each in factors))
+    wanted = moe_feed_forward(
+        torch.cat(x), gate_up, down, torch.cat(ids), torch.cat(weights), lora=Lora(*whole, scale=0.5)
+    )
+    wanted.backward(torch.cat(grad))
+    got = moe_feed_forward(
+        x[world.rank], mine(world, gate_up), mine(world, down), ids[world.rank], weights[world.rank],
+        lora=Lora(*own, scale=0.5), ep=ExpertParallel(world.group, EXPERTS),
+    )  # fmt: skip
+    got.backward(grad[world.rank])
+    pairs = {"result": (got, wanted.split([len(each) for each in x])[world.rank])}
+    pairs |= {f"the gradient of {name}": (own[i].grad, mine(world, whole[i].grad)) for i, name in enumerate(NAMES)}
+    return close(torch.float32, **pairs)
+
+
+def in_float8(world):
+    """Weights that are rounded on the way, and weights that are float8 already, with sharded factors."""
+    for recipe in ("rowwise", "blockwise"):
+        if (found := same_as_one(world, fp8_recipe=recipe)) is not True:
+            return f"{recipe}: {found}"
+    x, ids, weights, _ = tokens_of(world)
+    gate_up, down = (quantize_128x128(each) for each in weights_of(world.device)[:2])
+    ep = ExpertParallel(world.group, EXPERTS)
+
+    def layer(x, ids, weights, gate_up, down, **options):
+        scales = dict(gate_up_scale=gate_up[1], down_scale=down[1])
+        return moe_feed_forward(x, gate_up[0], down[0], ids, weights, **scales, **options)
+
+    def own(values, scale):
+        return mine(world, values), DTensor.from_local(mine(world, scale), ep.mesh, [Shard(0)])
+
+    wanted = layer(torch.cat(x), torch.cat(ids), torch.cat(weights), gate_up, down)
+    got = layer(x[world.rank], ids[world.rank], weights[world.rank], own(*gate_up), own(*down), ep=ep)
+    return close(torch.float32, result=(got, wanted.split([len(each) for each in x])[world.rank]))
 
 
 def each_token_once(world):
@@ -453,8 +498,9 @@ BOTH = {
     function.__name__: function
     for function in (
         unequal, bfloat16, weights_on_input, one_rank_has_all_tokens, all_go_to_one_rank, no_rank_has_tokens,
-        one_expert_thrice, ids_that_are_no_expert, narrow_ids, in_chunks, each_token_once, one_sum_a_rank,
-        deterministic, pending, unrouted, torchtitan_dispatcher, symmetric_in_shared_memory, benchmark, refused,
+        one_expert_thrice, ids_that_are_no_expert, narrow_ids, in_chunks, with_adapters, in_float8, each_token_once,
+        one_sum_a_rank, deterministic, pending, unrouted, torchtitan_dispatcher, symmetric_in_shared_memory, benchmark,
+        refused,
     )
 }  # fmt: skip
 LAST = {"dead_rank": dead_rank}

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_kernels import moe_feed_forward, runtime
 from course_kernels.moe import Lora, layer
+from course_kernels.moe.lora import Adapter
 from moe_layers import ADAPTERS, DEVICE, Layer, adapted, check, kept_bytes, make
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
@@ -291,3 +292,17 @@ def test_sizes_of_a_rank_with_expert_parallelism_are_checked_before_anything_is_
         made(lora=Lora(*(each[:4] for each in GOOD.values())), ep=Elsewhere())
     with pytest.raises(ValueError, match=r"lora.gate_up_b must have the rank"):
         made(lora=Lora(GOOD["gate_up_a"], GOOD["gate_up_b"][..., :2]), ep=Elsewhere())
+
+
+@pytest.mark.parametrize("recipe", ["rowwise", "blockwise"])
+def test_float8_beside_adapters_is_refused(recipe):
+    with pytest.raises(ValueError, match="lora must be None where the layer computes in float8"):
+        adapted(make())(fp8_recipe=recipe)
+
+
+def test_the_rows_of_adapters_are_rounded_in_torch_as_kernels_store_them():
+    made = torch.Generator().manual_seed(0)
+    rows, a, b = (torch.randn(shape, generator=made).bfloat16() for shape in ((3, 24), (5, 8, 24), (5, 40, 8)))
+    thin = Adapter(a, b, 0.5).thin(rows, 2)
+    assert thin.dtype == torch.bfloat16
+    torch.testing.assert_close(thin.float(), rows.float() @ a[2].float().mT, rtol=2**-8, atol=1e-6)

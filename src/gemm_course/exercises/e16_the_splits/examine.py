@@ -267,8 +267,8 @@ def _wrong_received(answer: Plan, answers: list) -> str | None:
     """The mistake in `received`, or in what was exchanged for it."""
     if answer.given and answer.given[0] != answer.sent:
         return (
-            f"rank {answer.rank} gives {answer.given[0]} to `exchange`, and `sent` is {answer.sent}: the other ranks "
-            "make room for as many rows as they are told"
+            f"rank {answer.rank} gives {answer.given[0]} to `exchange`, and `sent` is {answer.sent}: give it "
+            "`sent`, so that the other ranks know how many rows arrive"
         )
     if answer.received is None:
         return None
