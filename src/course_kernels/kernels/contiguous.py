@@ -335,7 +335,8 @@ def contiguous_kernel(
             )  # fmt: skip
             tile = next_dynamic_tile(counter_ptr, tiles)
     else:
-        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=GROUPS > 0):
+        # Two loops inside cannot be fused with this one: neither would load ahead.
+        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=GROUPS > 0 and RANK == 0):
             if NUM_XCDS > 1:
                 position = xcd_tile(tile, tiles, tl.num_programs(0), NUM_XCDS)
             else:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
-from course_kernels import runtime
+from course_kernels import GemmConfig, runtime
+from course_kernels.codegen import Build, compile_many
+from course_kernels.codegen.packed import build_options, device_of, specialized
+from course_kernels.engine.arguments import prepare
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.low_rank import LowRank, arguments
 from course_kernels.engine.options import Options
@@ -59,3 +64,26 @@ def test_arguments_and_the_kernel_that_takes_none():
     assert [arguments(made(rank)[0].epilogue.low_rank)["BLOCK_R"] for rank in (1, 17, 200)] == [16, 32, 64]
     product, out, _ = made(8, torch.bfloat16)
     assert cute.match_form(product, out) is None
+
+
+@pytest.mark.skipif(runtime.mode() != "interpreter", reason="on a GPU it runs")
+@pytest.mark.parametrize("gathers", [False, True])
+def test_it_compiles_for_hopper_and_leaves_the_loop_pipelined(gathers):
+    """With a product of low rank before it, the loop over K still loads ahead, and nothing is spilled."""
+    a, b, out = (torch.empty(shape, dtype=torch.bfloat16) for shape in ((512, 256), (4, 256, 256), (512, 256)))
+    left, right = torch.empty(512, 16, dtype=torch.bfloat16), torch.empty(4, 16, 256, dtype=torch.bfloat16)
+    index = torch.empty(512, dtype=torch.int32) if gathers else None
+    rows = Ends(torch.empty(4, dtype=torch.int32), index)
+    config = GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=3)
+    options, builds = Options(torch.bfloat16, config=config), []
+    for low in (None, LowRank(left, right, 0.5)):
+        product = Product(a, b, rows, epilogue=Store(None, True, low))
+        problem = Problem("m", 4, 512, 256, 256, (512, 256), torch.bfloat16, "ieee", options, keep_tail=True)
+        prepared = prepare(problem, product, out, device_of("sm_90", config))
+        given = specialized("contiguous", prepared.arguments)
+        builds.append(Build("contiguous", *given, **build_options(prepared.options)))
+    without, beside = compile_many([(each, "sm_90") for each in builds], workers=2)
+    assert beside.spills.bytes == 0
+    assert beside.ptx.count("wgmma.mma_async") > without.ptx.count("wgmma.mma_async")
+    for each in (without, beside):  # the loop waits for all products but the one that it has just started
+        assert re.search(r"wgmma\.wait_group\.sync\.aligned\s+1\b", each.ptx)
