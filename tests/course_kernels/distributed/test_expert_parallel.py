@@ -13,12 +13,13 @@ import ranks
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this build of torch has no distributed")
 
-TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-WORLDS = [
-    (2, "cpu"),
-    (4, "cpu"),
-    pytest.param(2, "cuda", marks=[pytest.mark.gpu, TWO_GPUS]),
-]
+
+def on_gpus(size: int):
+    fewer = pytest.mark.skipif(torch.cuda.device_count() < size, reason=f"needs {size} GPUs")
+    return pytest.param(size, "cuda", marks=[pytest.mark.gpu, fewer])
+
+
+WORLDS = [(2, "cpu"), (4, "cpu"), on_gpus(2), on_gpus(4)]
 found = functools.cache(ranks.found)
 
 
