@@ -102,6 +102,7 @@ class GemmConfig:
         *,
         uses_tma: bool = True,
         accumulate: bool = False,
+        rank_block: int = 0,
         lds: int | None = None,
     ) -> int:
         """An upper bound of a program's shared memory in bytes (without 16 bytes for barriers of pointer kernels on
@@ -110,7 +111,7 @@ class GemmConfig:
         The compiler may take less: an older GPU keeps fewer stages there. A test compiles every candidate for every
         target and checks that none takes more.
         """
-        stages = self.num_stages * self.block_k * (self.block_m + self.block_n) * itemsize
+        stages = (self.num_stages * self.block_k + rank_block) * (self.block_m + self.block_n) * itemsize
         output = self.block_m * self.block_n * out_itemsize
         packed = kernel in _ABSENT_SCHEDULES
         # Packed kernels also have a row of bias or scales, the search for a tile's group, and barriers there.
@@ -147,6 +148,7 @@ class GemmConfig:
         shared_limit: int | None = None,
         uses_tma: bool = True,
         accumulate: bool = False,
+        rank_block: int = 0,
     ) -> str | None:
         """Why a kernel cannot run with this configuration, as words after "config does not suit"; None where it can.
 
@@ -158,6 +160,8 @@ class GemmConfig:
             shared_limit: bytes of shared memory that a program can have; None: no limit.
             uses_tma: the packed kernels store the result through a descriptor.
             accumulate: they add to the result's memory.
+            rank_block: depth of a block of a product of low rank that comes first, 0 for none. Its operands have shared
+                memory of their own.
 
         Raises:
             ValueError: there is no such kernel.
@@ -174,6 +178,7 @@ class GemmConfig:
             out_itemsize = out_itemsize or max(2, itemsize)
             need = self.shared_memory(
                 kernel, itemsize, out_itemsize, capability, uses_tma=uses_tma, accumulate=accumulate,
+                rank_block=rank_block,
                 lds=shared_limit if capability is None else None,  # the interpreter has no limit
             )  # fmt: skip
             if need > shared_limit:

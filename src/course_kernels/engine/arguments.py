@@ -74,9 +74,10 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
         c = batch_access(out, uses_tma)
     kind = _kind(problem, "m" if ragged else "batch", "k" if mat_b.stride(-2) == 1 else "n", mat_a)
     extents = Extents(_average(problem, groups) if ragged else rows, columns, depth, groups)
-    config = _resolve_config(problem, kind, extents, out, (a, b, c), device)
+    rank_block = epilogue.low_rank.block if epilogue.low_rank else 0
+    config = _resolve_config(problem, kind, extents, out, (a, b, c), device, rank_block)
     if problem.options.config is None and epilogue.activation is not None:
-        config = _for_few_rows(config, kind, extents, out, device)
+        config = _for_few_rows(config, kind, extents, out, device, rank_block)
     block_m, block_n, block_k = config.block
     blocks = _block_scales(problem, scale_a, scale_b, ("g", "m", "k"), ("g", "n", "k"))
     counter = None
@@ -117,12 +118,15 @@ def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device)
     return Prepared("contiguous", programs, arguments, _options(config, device), totals)
 
 
-def _for_few_rows(config: GemmConfig, kind: Kind, extents: Extents, out: Tensor, device: Device) -> GemmConfig:
+def _for_few_rows(
+    config: GemmConfig, kind: Kind, extents: Extents, out: Tensor, device: Device, rank_block: int
+) -> GemmConfig:
     """The configuration for a product with an activation: another one if its groups have few rows."""
     if kind.element_bytes != 2 or extents.M > FEW_GATHERED.block_m or device.num_sms is None:
         return config
     limits = dict(
-        capability=device.capability, shared_limit=device.shared_limit, uses_tma=False, accumulate=False
+        capability=device.capability, shared_limit=device.shared_limit, uses_tma=False,
+        rank_block=rank_block,
     )  # fmt: skip
     return FEW_GATHERED.fitted(kind.kernel, kind.element_bytes, out.element_size(), **limits) or config
 
@@ -285,13 +289,13 @@ def _average(problem: Problem, groups: int) -> float:
 
 
 def _resolve_config(
-    problem: Problem, kind: Kind, extents: Extents, out: Tensor, accesses, device: Device
+    problem: Problem, kind: Kind, extents: Extents, out: Tensor, accesses, device: Device, rank_block: int = 0
 ) -> GemmConfig:
     """The given configuration, or that of ``tuning.choose``, changed by the launch options."""
     sizes = kind.element_bytes, out.element_size()
     limits = dict(
         capability=device.capability, shared_limit=device.shared_limit, uses_tma=accesses[-1].has_descriptor,
-        accumulate=problem.accumulate,
+        accumulate=problem.accumulate, rank_block=rank_block,
     )  # fmt: skip
     config, wanted = problem.options.config, None
     if isinstance(config, LaunchOptions):
@@ -309,8 +313,8 @@ def _resolve_config(
     chosen = choose(
         kind, extents, Gpu.of(device),
         uses_tma=all(access.has_descriptor for access in accesses), stores_tma=accesses[-1].has_descriptor,
-        out_bytes=out.element_size(), accumulate=problem.accumulate, programs=wanted and wanted.programs,
-        alone=_leaves_sms(problem.options.num_sms, device),
+        out_bytes=out.element_size(), accumulate=problem.accumulate, rank_block=rank_block,
+        programs=wanted and wanted.programs, alone=_leaves_sms(problem.options.num_sms, device),
     )  # fmt: skip
     launched = chosen.config if wanted is None else wanted.applied(chosen.config)
     if wanted is not None and (reason := launched.valid_for(kind.kernel, *sizes, **limits)):

@@ -22,6 +22,11 @@ class LowRank(NamedTuple):
     right: Tensor
     scale: float = 1.0
 
+    @property
+    def block(self) -> int:
+        """The depth of a step of the kernel along the rank."""
+        return min(64, max(16, 1 << (self.right.shape[1] - 1).bit_length()))
+
     def key(self) -> tuple | None:
         """This part of a plan's key; None for lazily negated tensors, which kernels cannot read."""
         left, right = self.left, self.right
@@ -37,9 +42,8 @@ def arguments(added: LowRank | None) -> dict[str, Any]:
         names = ("left_ptr", "right_ptr", "low_scale", "stride_right_g", "stride_right_r", "stride_right_n")
         return dict.fromkeys(names) | dict(RANK=0, BLOCK_R=0)
     left, right, scale = added
-    rank = right.shape[1]
     of_group, of_rank, of_column = right.stride()
     return dict(
         left_ptr=left, right_ptr=right, low_scale=float(scale), stride_right_g=of_group, stride_right_r=of_rank,
-        stride_right_n=of_column, RANK=rank, BLOCK_R=min(64, max(16, 1 << (rank - 1).bit_length())),
+        stride_right_n=of_column, RANK=right.shape[1], BLOCK_R=added.block,
     )  # fmt: skip

@@ -19,7 +19,14 @@ from triton.tools.ragged_tma import to_ragged_indices
 
 from course_kernels.kernels.codes import SCALE_BLOCK, Store
 from course_kernels.kernels.common import add_scaled, multiply_add, tile_position, xcd_tile
-from course_kernels.kernels.gated import gather_rows, load_pair, low_rank_sums, store_activated, store_gradient
+from course_kernels.kernels.gated import (
+    gather_rows,
+    load_pair,
+    low_rank_sums,
+    store_activated,
+    store_gradient,
+    with_sources,
+)
 from course_kernels.kernels.round_robin import ANY, DYNAMIC, ROW_MAJOR, next_dynamic_tile
 
 POINTERS = tl.constexpr(int(Store.POINTERS))
@@ -217,6 +224,7 @@ def compute_tile(
     tile_m, tile_n = tile_position(tile - first, tiles_m, tiles_n, GROUP_M)
     row, col = top + tile_m * BLOCK_M, tile_n * BLOCK_N
     b_group = 0 if SHARED_B else g
+    operand_a = with_sources(operand_a, row, end, BLOCK_M)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     if RANK > 0:
         acc = low_rank_sums(
@@ -335,8 +343,10 @@ def contiguous_kernel(
             )  # fmt: skip
             tile = next_dynamic_tile(counter_ptr, tiles)
     else:
-        # Two loops inside cannot be fused with this one: neither would load ahead.
-        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=GROUPS > 0 and RANK == 0):
+        # Not with anything inside that loads before the loop over K, an index or a product of low rank: fused with it,
+        # A or B would no longer be loaded ahead.
+        alone: tl.constexpr = RANK == 0 and index_ptr is None
+        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=GROUPS > 0 and alone):
             if NUM_XCDS > 1:
                 position = xcd_tile(tile, tiles, tl.num_programs(0), NUM_XCDS)
             else:

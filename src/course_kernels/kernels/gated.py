@@ -13,16 +13,25 @@ from course_kernels.kernels.round_robin import ANY
 
 
 @triton.jit
+def with_sources(operand, row, rows, BLOCK_M: tl.constexpr):
+    """``operand`` of a tile (A, its strides (group, row, k), an index or None), with the rows of A in place of the
+    index: read once, before the loop over K. Entries from ``rows`` on are not read."""
+    if operand[4] is None:
+        return operand
+    at = row + tl.arange(0, BLOCK_M)
+    source = tl.load(operand[4] + at, mask=at < rows, other=0).to(tl.int64)
+    return operand[0], operand[1], operand[2], operand[3], source
+
+
+@triton.jit
 def gather_rows(
     operand, g, row, k, rows, K, KIND: tl.constexpr, IN_GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """The ``LOAD_A`` function for rows by an index; ``operand``: A, its strides (group, row, k), the index. Its entries
-    from ``rows`` on are not read."""
-    a, _, stride_m, stride_k, index_ptr = operand
+    """The ``LOAD_A`` function for rows by an index; ``operand``: of ``with_sources``."""
+    a, _, stride_m, stride_k, source = operand
     at = row + tl.arange(0, BLOCK_M)
     depth = k + tl.arange(0, BLOCK_K)
-    source = tl.load(index_ptr + at, mask=at < rows, other=0).to(tl.int64)
     pointers = a + source[:, None] * stride_m + depth.to(tl.int64)[None, :] * stride_k
     return tl.load(pointers, mask=(at < rows)[:, None] & (depth < K)[None, :], other=0.0)
 

@@ -45,6 +45,7 @@ def choose(
     stores_tma: bool | None = None,
     out_bytes: int | None = None,
     accumulate: bool = False,
+    rank_block: int = 0,
     programs: int | None = None,
     alone: bool = False,
 ) -> Choice:
@@ -57,6 +58,7 @@ def choose(
         stores_tma: the result goes through a descriptor. Default: as ``uses_tma``.
         out_bytes: of an element of the result. Default: as an operand's, but 2 for 8-bit operands.
         accumulate: the product is added to its result, which takes shared memory where there is no descriptor.
+        rank_block: as for ``GemmConfig.valid_for``.
         programs: the requested number. None for persistent programs, to which the model was fitted. If each tile of a
             product along K has its own program, the choice is ``fallback_rules.ONE_TILE``, except for deep groups.
         alone: programs do not share an SM. Configurations for which one program fills an SM come first.
@@ -71,7 +73,7 @@ def choose(
     uses_tma = (gpu is None or gpu.uses_tma) if uses_tma is None else uses_tma
     limits = dict(
         capability=gpu and gpu.capability, shared_limit=gpu and gpu.shared_limit, accumulate=accumulate,
-        uses_tma=uses_tma if stores_tma is None else stores_tma,
+        rank_block=rank_block, uses_tma=uses_tma if stores_tma is None else stores_tma,
     )  # fmt: skip
     reason = "it has no configurations"
     for option in _options(kind, extents, gpu, uses_tma, programs, alone):
