@@ -54,8 +54,9 @@ def leaves(*tensors):
 
 
 def close(dtype, **pairs):
-    """True, or the first pair that differs by more than a rounding or two of its dtype."""
-    tolerance = {torch.float32: 2e-5, torch.bfloat16: 4e-2}[dtype]
+    """True, or the first pair that differs by more than a rounding or two of its dtype. Of float8: another order of
+    sums may move an operand to its neighbour, 2**-3 of it, where one of 16 or more terms has it."""
+    tolerance = {torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float8_e4m3fn: 2**-3 / HIDDEN}[dtype]
     for name, (got, wanted) in pairs.items():
         if got is None or got.shape != wanted.shape:
             return f"{name} is {got if got is None else tuple(got.shape)}, wanted {tuple(wanted.shape)}"
@@ -94,7 +95,7 @@ def same_as_one(world, ids=None, sizes=SIZES, dtype=torch.float32, parallel=None
         pairs[f"the gradient of {name}"] = own[i].grad, whole[i].grad.split(here)[world.rank]
     for i, name in enumerate(("gate_up", "down", "gate_up_bias", "down_bias"), 2):
         pairs[f"the gradient of {name}"] = own[i].grad, mine(world, whole[i].grad)
-    return close(dtype, **pairs)
+    return close(torch.float8_e4m3fn if options.get("fp8_recipe") else dtype, **pairs)
 
 
 # ---- the layer equals one process's
@@ -200,7 +201,7 @@ def in_float8(world):
 
     wanted = layer(torch.cat(x), torch.cat(ids), torch.cat(weights), gate_up, down)
     got = layer(x[world.rank], ids[world.rank], weights[world.rank], own(*gate_up), own(*down), ep=ep)
-    return close(torch.float32, result=(got, wanted.split([len(each) for each in x])[world.rank]))
+    return close(torch.float8_e4m3fn, result=(got, wanted.split([len(each) for each in x])[world.rank]))
 
 
 def each_token_once(world):

@@ -224,7 +224,8 @@ def compute_tile(
     tile_m, tile_n = tile_position(tile - first, tiles_m, tiles_n, GROUP_M)
     row, col = top + tile_m * BLOCK_M, tile_n * BLOCK_N
     b_group = 0 if SHARED_B else g
-    operand_a = with_sources(operand_a, row, end, BLOCK_M)
+    if operand_a[4] is not None:
+        operand_a = with_sources(operand_a, row, end, BLOCK_M)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     if RANK > 0:
         acc = low_rank_sums(

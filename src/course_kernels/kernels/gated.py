@@ -14,10 +14,8 @@ from course_kernels.kernels.round_robin import ANY
 
 @triton.jit
 def with_sources(operand, row, rows, BLOCK_M: tl.constexpr):
-    """``operand`` of a tile (A, its strides (group, row, k), an index or None), with the rows of A in place of the
-    index: read once, before the loop over K. Entries from ``rows`` on are not read."""
-    if operand[4] is None:
-        return operand
+    """``operand`` of a tile (A, its strides (group, row, k), an index) with the rows of A in place of the index, which
+    is read once, before the loop over K. Its entries from ``rows`` on are not read."""
     at = row + tl.arange(0, BLOCK_M)
     source = tl.load(operand[4] + at, mask=at < rows, other=0).to(tl.int64)
     return operand[0], operand[1], operand[2], operand[3], source

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function
 
+from course_kernels import runtime
 from course_kernels.contexts import (
     autocast_dtype,
     cast,
@@ -137,6 +138,13 @@ def moe_feed_forward(
         >>> moe_feed_forward(x, gate_up, down, index, weights).shape
         torch.Size([3, 4])
     """
+    if main_grads is not None and is_compiling() and not torch.compiler.is_exporting():
+        return _between_graphs(
+            x, gate_up, down, top_k_index, top_k_weights, activation=activation, gate_up_bias=gate_up_bias,
+            down_bias=down_bias, concatenated=concatenated, weights_on=weights_on, main_grads=main_grads, lora=lora,
+            gate_up_scale=gate_up_scale, down_scale=down_scale, fp8_recipe=fp8_recipe, routing=routing, ep=ep,
+            backend=backend, num_sms=num_sms,
+        )  # fmt: skip
     factors = factors_of(lora)
     tensors = (x, gate_up, down, top_k_weights, gate_up_bias, down_bias, gate_up_scale, down_scale, *factors)
     if has_overrides(*tensors, top_k_index) and not is_compiling():
@@ -206,3 +214,9 @@ def moe_feed_forward(
     if main_grads is None:
         return feed_forward(operands, routing, form)
     return feed_forward_collecting(operands, routing, form, main_grads)
+
+
+# Here, not around what adds to them: torch 2.11 cannot leave a graph with objects that were made inside it.
+_between_graphs = runtime.outside_graphs(
+    "moe_feed_forward with main_grads, which graphs do not see written to, runs between two graphs"
+)(moe_feed_forward)

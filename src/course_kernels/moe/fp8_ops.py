@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from course_kernels import flops, runtime
+from course_kernels import flops
 from course_kernels.contexts import is_compiling, is_plain, is_profiling, wants_grad
 from course_kernels.moe import fp8_layer
 from course_kernels.moe.form import Form, Operands
@@ -47,7 +47,6 @@ def feed_forward(operands: Operands, float8: Float8, routing: Routing, form: For
     )[0]
 
 
-@runtime.outside_graphs("moe_feed_forward with main_grads, which graphs do not see written to, runs between two graphs")
 def feed_forward_collecting(operands: Operands, float8: Float8, routing: Routing, form: Form, main_grads) -> Tensor:
     """Compute a checked layer whose backward adds the weights' gradients to ``main_grads``, which are checked here."""
     check_collecting(main_grads, operands)

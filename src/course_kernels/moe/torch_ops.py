@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from course_kernels import flops, runtime
+from course_kernels import flops
 from course_kernels.contexts import (
     functorch_level,
     is_batched_by_autograd,
@@ -39,7 +39,6 @@ def feed_forward(operands: Operands, routing: Routing, form: Form) -> Tensor:
     return torch.ops.course_kernels.moe_feed_forward(*operands, *routing, *encoded(form), keep)[0]
 
 
-@runtime.outside_graphs("moe_feed_forward with main_grads, which graphs do not see written to, runs between two graphs")
 def feed_forward_collecting(operands: Operands, routing: Routing, form: Form, main_grads) -> Tensor:
     """Compute a checked layer whose backward adds the weights' gradients to ``main_grads``, which are checked here."""
     check_collecting(main_grads, operands)

@@ -87,3 +87,24 @@ def test_it_compiles_for_hopper_and_leaves_the_loop_pipelined(gathers):
     assert beside.ptx.count("wgmma.mma_async") > without.ptx.count("wgmma.mma_async")
     for each in (without, beside):  # the loop waits for all products but the one that it has just started
         assert re.search(r"wgmma\.wait_group\.sync\.aligned\s+1\b", each.ptx)
+    assert config.shared_memory("contiguous", 2, 2, uses_tma=True) < beside.shared_bytes or gathers
+    assert beside.shared_bytes <= config.shared_memory("contiguous", 2, 2, uses_tma=True, rank_block=16)
+
+
+@pytest.mark.skipif(runtime.mode() != "interpreter", reason="on a GPU it runs")
+def test_a_configuration_is_chosen_that_has_room_for_it():
+    """On an H100, whose best tile without it takes 229,408 of 232,448 bytes."""
+    a, b, out = (torch.empty(s, dtype=torch.bfloat16) for s in ((32768, 256), (4, 256, 256), (32768, 256)))
+    chosen = {}
+    for rank in (0, 16, 64):
+        low = LowRank(a.new_empty(32768, rank), a.new_empty(4, rank, 256)) if rank else None
+        product = Product(a, b, Ends(torch.empty(4, dtype=torch.int32)), epilogue=Store(None, True, low))
+        options = Options(torch.bfloat16)
+        problem = Problem("m", 4, 32768, 256, 256, (32768, 256), torch.bfloat16, "ieee", options, keep_tail=True)
+        prepared = prepare(problem, product, out, device_of("sm_90", None))
+        blocks = (prepared.arguments[f"BLOCK_{axis}"] for axis in "MNK")
+        rest = dict(num_stages=prepared.options["num_stages"], store_parts=prepared.arguments["STORE_PARTS"])
+        chosen[rank] = GemmConfig(*blocks, **rest)
+    assert chosen[0].shared_memory("contiguous", 2, 2, rank_block=16) > 232448, "the question does not arise"
+    for rank in (16, 64):
+        assert chosen[rank].shared_memory("contiguous", 2, 2, rank_block=rank) <= 232448

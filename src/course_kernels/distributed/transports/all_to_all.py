@@ -73,13 +73,17 @@ class AllToAll(NamedTuple):
     def _gather(self, mine: Tensor) -> Tensor:
         """The counts of all ranks, on the host: (ranks, ...)."""
         ranks = self.group.size()
-        out = mine.new_empty(ranks * mine.shape[0], *mine.shape[1:])
+        out = mine.new_full((ranks * mine.shape[0], *mine.shape[1:]), -1)  # what no count is
         with self._context("the counts of tokens"):
             work = _all_gather(out, mine, group=self.group, async_op=True)
             # NCCL's plain wait blocks the stream alone, and its watchdog ends the process. The host reads the counts
             # next, so it may as well wait here, a little shorter than the watchdog, and say what for.
             work.wait(time_out(self.group, mine.device) * 0.9)
-            return out.reshape(ranks, *mine.shape).cpu()
+            found = out.reshape(ranks, *mine.shape).cpu()
+            # A wait that another thread has ended returns as if all had arrived.
+            if missing := [rank for rank, counts in enumerate(found) if (counts < 0).any()]:
+                raise RuntimeError(f"nothing arrived from ranks {missing}")
+            return found
 
     @contextlib.contextmanager
     def _context(self, what: str):
