@@ -138,7 +138,7 @@ def moe_feed_forward(
         >>> moe_feed_forward(x, gate_up, down, index, weights).shape
         torch.Size([3, 4])
     """
-    if main_grads is not None and is_compiling() and not torch.compiler.is_exporting():
+    if main_grads is not None and torch.compiler.is_dynamo_compiling():
         return _between_graphs(
             x, gate_up, down, top_k_index, top_k_weights, activation=activation, gate_up_bias=gate_up_bias,
             down_bias=down_bias, concatenated=concatenated, weights_on=weights_on, main_grads=main_grads, lora=lora,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from course_kernels import runtime
 from course_kernels.moe import ACTIVATIONS, layer
+from course_kernels.moe.form import Form, Operands
 from course_kernels.testing import poisoned
 from moe_layers import assert_near, check, kept_bytes, make, oracle
 
@@ -115,6 +117,23 @@ def test_which_way_is_taken(monkeypatch):
     for weights_on in ("output", "input"):
         make(2, weights_on=weights_on, backend="triton")()
     assert taken == [True, False]
+
+
+@pytest.mark.parametrize("backend", ["auto", "triton"])
+@pytest.mark.parametrize("descriptors, installed", [(False, False), (True, False), (True, True)])
+def test_which_way_is_taken_on_a_gpu(monkeypatch, backend, descriptors, installed):
+    """With few rows the Triton kernel gathers everywhere; with more, where plain products have no descriptors either,
+    and the kernel in CuTe DSL where there is one that may be used."""
+    monkeypatch.setattr(layer.runtime, "supports_descriptors", lambda device: descriptors)
+    monkeypatch.setattr(layer.cute, "runs_on", lambda device: descriptors)
+    monkeypatch.setattr(layer.cute, "installed", lambda: installed)
+    x = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)
+    operands = Operands(x, torch.empty(4, 2, 2), None, None)
+    form = Form(ACTIVATIONS["swiglu"], backend=backend)
+    cutes = installed and backend == "auto"
+    assert layer.is_fused(operands, form, 4 * layer.FUSED_ROWS)
+    assert layer.is_fused(operands, form, 4 * layer.FUSED_ROWS + 1) == (cutes or not descriptors)
+    assert layer.is_fused(operands, form, 1000, adapted=True) != descriptors
 
 
 @pytest.mark.parametrize("adds", [False, True])

@@ -208,12 +208,13 @@ def test_selective_checkpointing_may_keep_the_layer():
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-def test_main_grads_run_between_graphs():
-    made = make(4)
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_main_grads_run_between_graphs(backend):
+    made = make(4, backend=backend)
     mine, grads = made.leaves(), [torch.ones(made.tensors[n].shape, device=DEVICE) for n in ("gate_up", "down")]
 
     def layer(x):
-        return Layer(mine.tensors | dict(x=x * 1), mine.ids)(main_grads=grads)
+        return Layer(mine.tensors | dict(x=x * 1), mine.ids, mine.options)(main_grads=grads)
 
     torch.compile(layer, backend="aot_eager")(mine.tensors["x"]).sum().backward()
     assert all((each != 1).any() for each in grads)
