@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 from course_kernels import gmm, grouped_mm, nptgmm, ptgmm
+from course_kernels.gmm.configs import as_config
 from places import ROOT
 
 PAGE = (ROOT / "site" / "jax.md").read_text(encoding="utf-8")
@@ -175,6 +176,8 @@ def test_rows_after_the_groups_stay_with_a_kept_tail():
 def test_tiles_are_those_of_megablox(page):
     lhs, rhs, other = normal(M, K), normal(G, K, N), normal(M, N)
     config = page["config_of"]((32, 16, 64))
+    tiles = [as_config(name, config) for name in ("gmm", "ptgmm")]
+    assert [(tile.block_m, tile.block_k, tile.block_n) for tile in tiles] == [(32, 16, 64), (16, 32, 64)]
     agree(gmm(lhs, rhs, sizes_of(), config=config, backend="triton", **FLOAT32), megablox_gmm(lhs, rhs, SIZES))
     options = dict(config=config, backend="triton", lhs_layout="mk", **FLOAT32)
     agree(ptgmm(lhs, other, sizes_of(), **options), megablox_tgmm(lhs.mT, other, SIZES))
