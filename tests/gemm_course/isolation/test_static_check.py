@@ -59,7 +59,7 @@ from gemm_course.isolation import static_check
         ("class M(type):\n    def __instancecheck__(c, o): return True", "has no need of __instancecheck__"),
         ("triton.JITFunction(print).get_capture_scope()", "has no need of"),
         ("import os", "cannot import os; it computes with what is in torch, triton, math, bisect, collections, c"),
-        ("import collections.abc\ncollections.abc.sys.path", "no need of .sys"),
+        ("import collections.abc\ncollections.abc.sys.path", r"no need of \.?sys$"),  # from 3.13 on it is there
         ("import collections.abc\ncollections.abc.ABCMeta.x", "no need of collections.abc.ABCMeta; of .* use Call"),
         ("import collections as c\nc._sys", "no need of"),
         ("from collections import abc\nabc.GenericAlias", "no need of collections.abc.Gen"),
@@ -81,7 +81,7 @@ from gemm_course.isolation import static_check
         ("x = '\\\n" + "(" * 300, "not Python yet"),
         ("x = " + "-" * 50_000 + "1", "cannot be read as Python"),
         ("# " + "x" * 200_000, "characters; an answer takes a few lines"),
-        ("\0", "^this is not Python yet: source code"),
+        ("\0", "^this is not Python yet: source code|^this cannot be read as Python$"),  # the latter by Python 3.10
         ("torch.classes.a.b", "line 1: an answer has no need of torch.classes"),
         ("torch.classes.a.b.c()", "no need of torch.classes"),
         ("torch.ops.a.b", "no need of torch.ops"),
