@@ -96,6 +96,7 @@ LATE_IMPORTS = {
         course_kernels.engine.offers course_kernels.engine.launch
         course_kernels.packed.group_sums course_kernels.kernels.group_sums
         course_kernels.codegen.packed course_kernels.kernels.group_sums
+        course_kernels.fp8.lines course_kernels.kernels.moe_float8
         course_kernels.fp8.quantize course_kernels.kernels.quantize
         course_kernels.engine.whole_blocks course_kernels.kernels.quantize
     """,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -174,14 +175,14 @@ def _lines(
     x: Tensor, offs: Tensor | None, power_of_two: bool, backend: str, fake: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Compute values and factors; with ``fake``, only allocate them."""
-    x = _countable(x)
+    x = countable(x)
     depth = x.shape[-1]
     columns = -(-depth // BLOCK) if offs is None else padded_columns(depth, offs.shape[0])
     q = torch.empty_like(x, dtype=FP8)
     scale = x.new_empty((columns, *x.shape[:-1]), dtype=torch.float32).movedim(0, -1)
     if fake:
         return q, scale
-    if _uses_torch(backend, x.device):
+    if uses_torch(backend, x.device):
         _lines_by_torch(x, offs, power_of_two, q, scale)
     elif q.numel() or (scale.numel() and offs is not None):
         _lines_by_triton(x, offs, power_of_two, q, scale)
@@ -192,7 +193,7 @@ def _whole(
     x: Tensor, offs: Tensor, power_of_two: bool, backend: str, fake: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute values and factors of groups of whole blocks, and their ends; ``fake`` as for ``_lines``."""
-    if not fake and _uses_torch(backend, x.device):
+    if not fake and uses_torch(backend, x.device):
         values, scale = _lines(x, offs, power_of_two, backend)
         return tuple(whole_blocks.pack_by_torch(values, offs, scale))
     q, scale, ends = whole_blocks.allocate(x, offs.shape[0], FP8, True)
@@ -211,13 +212,13 @@ def _lines_by_triton(
     """Run the kernel; with ``ends``, for groups of whole blocks."""
     from course_kernels.kernels.quantize import quantize_lines_kernel
 
-    tensors = [_as_batch(tensor, rank=1) for tensor in (_readable(x), q, scale)]
+    tensors = [as_batch(tensor, rank=1) for tensor in (readable(x), q, scale)]
     (batch, lines, depth), columns = tensors[0].shape, scale.shape[-1]
     groups = 0 if offs is None else offs.shape[0]
     # Where lines are side by side in memory, a program reads more of them.
     block = 64 if tensors[0].stride(1) == 1 else 32
     programs = batch * -(-lines // block) * (columns + (offs is not None and ends is None))
-    with _device_of(x):
+    with device_of(x):
         compared = 1 if offs is None else whole_blocks.fill_ends(ends, offs, depth)
         quantize_lines_kernel[(programs,)](
             *tensors, None if offs is None else offs.contiguous(), ends, lines, depth, columns, groups,
@@ -227,18 +228,18 @@ def _lines_by_triton(
 
 
 def _squares(w: Tensor, power_of_two: bool, backend: str, fake: bool = False) -> tuple[Tensor, Tensor]:
-    w = _countable(w)
+    w = countable(w)
     q = torch.empty_like(w, dtype=FP8)
     scale = w.new_empty((*w.shape[:-2], *(-(-extent // BLOCK) for extent in w.shape[-2:])), dtype=torch.float32)
     if fake:
         return q, scale
-    if _uses_torch(backend, w.device):
+    if uses_torch(backend, w.device):
         _squares_by_torch(w, power_of_two, q, scale)
     elif q.numel():
         from course_kernels.kernels.quantize import quantize_squares_kernel
 
-        tensors = [_as_batch(tensor, rank=2) for tensor in (_readable(w), q, scale)]
-        with _device_of(w):
+        tensors = [as_batch(tensor, rank=2) for tensor in (readable(w), q, scale)]
+        with device_of(w):
             quantize_squares_kernel[(scale.numel(),)](
                 *tensors, *w.shape[-2:], *(stride for tensor in tensors for stride in tensor.stride()),
                 POWER_OF_TWO=power_of_two, ROUND=not w.is_cuda, num_warps=8,
@@ -246,7 +247,7 @@ def _squares(w: Tensor, power_of_two: bool, backend: str, fake: bool = False) ->
     return q, scale
 
 
-def _uses_torch(backend: str, device: torch.device) -> bool:
+def uses_torch(backend: str, device: torch.device) -> bool:
     """Whether torch computes a result. Raises if the kernel is needed and cannot run."""
     if backend == "torch" or (backend == "auto" and device.type != "cuda"):
         return True
@@ -256,26 +257,27 @@ def _uses_torch(backend: str, device: torch.device) -> bool:
     return False
 
 
-def _countable(x: Tensor) -> Tensor:
+def countable(x: Tensor) -> Tensor:
     """Copy a tensor of more than three dimensions without gaps, so that it can be viewed with three."""
     return x.contiguous() if x.dim() > 3 else x
 
 
-def _readable(x: Tensor) -> Tensor:
+def readable(x: Tensor) -> Tensor:
     """The tensor as the kernel reads it."""
     x = x.resolve_neg()
     # The interpreter reads bfloat16 as integers.
     return x.float() if x.dtype == torch.bfloat16 and not x.is_cuda else x
 
 
-def _as_batch(tensor: Tensor, rank: int) -> Tensor:
+def as_batch(tensor: Tensor, rank: int) -> Tensor:
     """View a tensor with three dimensions."""
     if tensor.dim() > 3:
         return tensor.flatten(0, -3)
     return tensor[(None,) * (3 - tensor.dim())]
 
 
-def _device_of(x: Tensor):
+def device_of(x: Tensor):
+    """The context in which a kernel that reads x is launched."""
     return torch.cuda.device(x.device) if x.is_cuda else runtime.interpreting()
 
 
@@ -338,15 +340,6 @@ def _squares_by_torch(w: Tensor, power_of_two: bool, q: Tensor, scale: Tensor) -
 # ---- operators: torch's compiler gets the formulas above wrong on a CPU, and would not run the kernels on a GPU
 
 _library = torch.library.Library("course_kernels", "FRAGMENT")
-_TAGS = (torch.Tag.pt2_compliant_tag,)
-_library.define(
-    "quantize_1x128(Tensor x, Tensor? offs, bool power_of_two, str backend) -> (Tensor, Tensor)", tags=_TAGS
-)
-_library.define(
-    "quantize_whole_blocks(Tensor x, Tensor offs, bool power_of_two, str backend) -> (Tensor, Tensor, Tensor)",
-    tags=_TAGS,
-)
-_library.define("quantize_128x128(Tensor w, bool power_of_two, str backend) -> (Tensor, Tensor)", tags=_TAGS)
 
 
 def _lines_operator(x, offs, power_of_two, backend, fake=False):
@@ -378,13 +371,19 @@ def _batched(operator, info, in_dims, *arguments):
     return results, (0,) * len(results)
 
 
-_operators = {
-    "quantize_1x128": _lines_operator,
-    "quantize_whole_blocks": _whole_operator,
-    "quantize_128x128": _squares_operator,
-}
-for _name, _function in _operators.items():
-    _library.impl(_name, _function, "CompositeExplicitAutograd")
-    _full_name, _operator = f"course_kernels::{_name}", getattr(torch.ops.course_kernels, _name)
-    torch.library.register_fake(_full_name, functools.partial(_function, fake=True), lib=_library)
-    torch.library.register_vmap(_full_name, functools.partial(_batched, _operator), lib=_library)
+def define(schema: str, function: Callable) -> None:
+    """Make an operator of ``function(*arguments, fake=False)``."""
+    name = schema.partition("(")[0]
+    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _library.impl(name, function, "CompositeExplicitAutograd")
+    full_name, operator = f"course_kernels::{name}", getattr(torch.ops.course_kernels, name)
+    torch.library.register_fake(full_name, functools.partial(function, fake=True), lib=_library)
+    torch.library.register_vmap(full_name, functools.partial(_batched, operator), lib=_library)
+
+
+define("quantize_1x128(Tensor x, Tensor? offs, bool power_of_two, str backend) -> (Tensor, Tensor)", _lines_operator)
+define(
+    "quantize_whole_blocks(Tensor x, Tensor offs, bool power_of_two, str backend) -> (Tensor, Tensor, Tensor)",
+    _whole_operator,
+)
+define("quantize_128x128(Tensor w, bool power_of_two, str backend) -> (Tensor, Tensor)", _squares_operator)

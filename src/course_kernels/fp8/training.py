@@ -60,7 +60,7 @@ def to_fp8_then_scaled_grouped_mm(
         out_dtype: of the result: float16, bfloat16 or float32. Default: that of mat_a. Gradients have their operand's.
         grad_dtype: what the result's gradient is rounded to: float8_e4m3fn, or for "rowwise" float8_e5m2.
         power_of_two: round factors up to powers of two, which multiply without an error.
-        backend: of the products, as for ``scaled_grouped_mm``. Blocks are rounded by a kernel where products are.
+        backend: of the products, as for ``scaled_grouped_mm``. Kernels round operands where kernels multiply.
 
     Returns:
         (total_m, N), row-major and contiguous. Rows after the last group are zeros.
@@ -177,7 +177,7 @@ class _Rounding:
     """A recipe and its three products."""
 
     def __init__(self, recipe: str, power_of_two: bool, backend: str):
-        self._rowwise, self._power_of_two, self._backend = recipe == "rowwise", power_of_two, backend
+        self._rowwise, self._backend = recipe == "rowwise", backend
         # There is no rounding kernel in CuTe DSL.
         self._rounds = dict(power_of_two=power_of_two, backend="auto" if backend == "cute" else backend)
 
@@ -185,8 +185,8 @@ class _Rounding:
         """``rows[start:end] @ weights[g].T`` of rows (total_m, D), rounded to ``dtype``, and weights (G, lines, D)."""
         kinds = torch.nn.functional.ScalingType
         if self._rowwise:
-            left, of_left = quantize_lines(rows, dtype, self._power_of_two)
-            right, of_right = quantize_lines(weights, FP8, self._power_of_two)
+            left, of_left = quantize_lines(rows, dtype, **self._rounds)
+            right, of_right = quantize_lines(weights, FP8, **self._rounds)
             recipes = kinds.RowWise, kinds.RowWise
         else:
             left, of_left = quantize_1x128(rows, **self._rounds)
@@ -198,8 +198,8 @@ class _Rounding:
         """``mat_a[start:end].T @ grad[start:end]`` of every group, computed transposed where ``across``."""
         kinds = torch.nn.functional.ScalingType
         if self._rowwise:
-            kept = dict(offs=offs, power_of_two=self._power_of_two)
-            found = [quantize_group_lines(mat_a, dtype=FP8, **kept), quantize_group_lines(grad, dtype=dtype, **kept)]
+            both = (mat_a, FP8), (grad, dtype)
+            found = [quantize_group_lines(each, offs, kind, **self._rounds) for each, kind in both]
             recipe = kinds.RowWise
         else:
             made = [quantize_whole_blocks(each.mT, offs, **self._rounds) for each in (mat_a, grad)]

@@ -1,8 +1,10 @@
 """Rows of experts in float8: tokens rounded once and written to all of their rows, and the operands of later products.
+Also weights, and lines of any matrix or of its groups, with factors of whole lines.
 
 A factor is of a whole line along what the next product sums over (``WHOLE``), or of 128 elements of it. For whole lines
-a program walks its line twice, for the largest magnitude and for the values; the second time it is in the cache.
-Magnitudes, factors and rounding are those of ``kernels.quantize``.
+a program walks its lines twice: forward for the largest magnitudes, and backward for the values. It begins the second
+walk with what it read last, which is likely still in the cache. Magnitudes, factors and rounding are those of
+``kernels.quantize``.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ def quantize_tokens_kernel(
         inside = there[:, None] & (cols < COLS)[None, :]
         x = tl.load(line + cols.to(tl.int64)[None, :] * stride_h, mask=inside, other=0.0).to(tl.float32)
         largest = tl.maximum(largest, tl.max(magnitudes(x), 1))
-    scale, inverse = scale_of(largest, False)
+    scale, inverse = scale_of(largest, q_ptr, False)
     for first in range(begin, end, BLOCK_N):
         cols = first + tl.arange(0, BLOCK_N)
         inside = there[:, None] & (cols < COLS)[None, :]
@@ -101,80 +103,99 @@ def quantize_tokens_kernel(
 
 @triton.jit(do_not_specialize=["tokens"])
 def quantize_rows_kernel(
-    x_ptr, offs_ptr, q_ptr, scale_ptr, tokens, COLS: tl.constexpr, EXPERTS: tl.constexpr, GATED: tl.constexpr,
-    STEP: tl.constexpr, FUNCTION: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr, SHIFT: tl.constexpr,
-    WHOLE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ROUND: tl.constexpr,
+    x_ptr, offs_ptr, q_ptr, scale_ptr, tokens, lines, stride_b, stride_r, stride_c, COLS: tl.constexpr,
+    EXPERTS: tl.constexpr, GATED: tl.constexpr, STEP: tl.constexpr, FUNCTION: tl.constexpr, ALPHA: tl.constexpr,
+    LIMIT: tl.constexpr, SHIFT: tl.constexpr, POWER_OF_TWO: tl.constexpr, WHOLE: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
     """q = the activation of x in float8, with its factors along each row; x itself where FUNCTION is None. For the
-    rows of experts. One program has BLOCK_M rows, whole or one block of each.
+    rows of experts, or of a batch of matrices. One program has BLOCK_M rows, whole or one block of each.
 
     Args:
-        x_ptr: (rows, COLS, or 2 * COLS where GATED), q_ptr: (rows, COLS); both contiguous. ``tokens`` is the number
-            of rows.
-        offs_ptr: (EXPERTS,) ends; scale_ptr: (1 or blocks, rows), contiguous.
+        x_ptr: (rows, COLS, or 2 * COLS where GATED), or (batch, lines, COLS); any strides. ``tokens`` is the number of
+            rows, in a batch of all matrices together.
+        q_ptr: (rows, COLS), scale_ptr: (1 or blocks, rows); both contiguous.
+        offs_ptr: (EXPERTS,) ends of the experts; later rows are not written. None for a batch.
+        lines: of each matrix of a batch; None for rows of experts.
     """
     tiles_n: tl.constexpr = 1 if WHOLE else (COLS + BLOCK_N - 1) // BLOCK_N
-    rows = tl.program_id(0) // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)
     block = tl.program_id(0) % tiles_n
-    valid = rows < row_count(offs_ptr, tokens, EXPERTS, 1)
+    tile = tl.program_id(0) // tiles_n
+    before = tl.full((), 0, tl.int64)  # rows of earlier matrices
+    if lines is None:
+        count = row_count(offs_ptr, tokens, EXPERTS, 1)
+    else:
+        count, tiles = lines, tl.cdiv(lines, BLOCK_M)
+        matrix = (tile // tiles).to(tl.int64)
+        before, tile = matrix * lines, tile % tiles
+        x_ptr += matrix * stride_b
+    rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    valid = rows < count
     begin = block * BLOCK_N
     end = COLS if WHOLE else begin + BLOCK_N
-    stride_r: tl.constexpr = COLS * 2 if GATED else COLS
+    last = begin + (end - begin - 1) // BLOCK_N * BLOCK_N
     largest = tl.zeros((BLOCK_M,), dtype=tl.float32)
     for first in range(begin, end, BLOCK_N):
         cols = first + tl.arange(0, BLOCK_N)
         values = load_values(
-            x_ptr, None, None, None, rows, cols, valid, stride_r, 1, COLS, GATED, STEP, FUNCTION, ALPHA, LIMIT, SHIFT
-        )
+            x_ptr, None, None, None, rows, cols, valid, stride_r, stride_c, COLS, GATED, STEP, FUNCTION, ALPHA, LIMIT,
+            SHIFT,
+        )  # fmt: skip
         largest = tl.maximum(largest, tl.max(magnitudes(values), 1))
-    scale, inverse = scale_of(largest, False)
+    scale, inverse = scale_of(largest, q_ptr, POWER_OF_TWO)
     for first in range(begin, end, BLOCK_N):
-        cols = first + tl.arange(0, BLOCK_N)
+        cols = begin + last - first + tl.arange(0, BLOCK_N)
         values = load_values(
-            x_ptr, None, None, None, rows, cols, valid, stride_r, 1, COLS, GATED, STEP, FUNCTION, ALPHA, LIMIT, SHIFT
-        )
+            x_ptr, None, None, None, rows, cols, valid, stride_r, stride_c, COLS, GATED, STEP, FUNCTION, ALPHA, LIMIT,
+            SHIFT,
+        )  # fmt: skip
         q = to_rounded(values, inverse[:, None], q_ptr, ROUND)
-        to_q = q_ptr + rows.to(tl.int64)[:, None] * COLS + cols[None, :]
+        to_q = q_ptr + (before + rows)[:, None] * COLS + cols[None, :]
         tl.store(to_q, q, mask=valid[:, None] & (cols < COLS)[None, :])
-    tl.store(scale_ptr + block.to(tl.int64) * tokens + rows, scale, mask=valid)
+    tl.store(scale_ptr + block.to(tl.int64) * tokens + before + rows, scale, mask=valid)
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def quantize_group_columns_kernel(
     x_ptr, index_ptr, slots_ptr, weights_ptr, offs_ptr, q_ptr, scale_ptr, tokens, stride_r, stride_c,
-    COLS: tl.constexpr, GATED: tl.constexpr, STEP: tl.constexpr, FUNCTION: tl.constexpr, ALPHA: tl.constexpr,
-    LIMIT: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ROUND: tl.constexpr,
+    COLS: tl.constexpr, EXPERTS: tl.constexpr, GATED: tl.constexpr, STEP: tl.constexpr, FUNCTION: tl.constexpr,
+    ALPHA: tl.constexpr, LIMIT: tl.constexpr, SHIFT: tl.constexpr, POWER_OF_TWO: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
     """q = the transpose of rows of experts in float8, with a factor for each column of each expert. One program has
-    BLOCK_N columns of one expert. Columns after the last expert's are not written.
+    BLOCK_N columns of one expert. Columns after the last expert's become zeros where there are programs for one expert
+    more, and are not written otherwise.
 
     Args:
         x_ptr, index_ptr, slots_ptr, weights_ptr: as for ``load_values``; ``tokens`` is the number of rows.
-        offs_ptr: (experts,) ends; q_ptr: (COLS, rows), scale_ptr: (experts, COLS); both contiguous.
+        offs_ptr: (EXPERTS,) ends; q_ptr: (COLS, rows), scale_ptr: (EXPERTS, COLS); both contiguous.
     """
     tiles_n: tl.constexpr = (COLS + BLOCK_N - 1) // BLOCK_N
     g = tl.program_id(0) // tiles_n
     cols = tl.program_id(0) % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    start, end = clamped_end(offs_ptr, g - 1, tokens, g > 0), clamped_end(offs_ptr, g, tokens, True)
+    start = clamped_end(offs_ptr, g - 1, tokens, g > 0)
+    filled = clamped_end(offs_ptr, g, tokens, g < EXPERTS)
+    end = tl.where(g < EXPERTS, filled, tokens)
     largest = tl.zeros((BLOCK_N,), dtype=tl.float32)
-    for first in range(start, end, BLOCK_M):
+    for first in range(start, filled, BLOCK_M):
         rows = first + tl.arange(0, BLOCK_M)
         values = load_values(
-            x_ptr, index_ptr, slots_ptr, weights_ptr, rows, cols, rows < end, stride_r, stride_c, COLS, GATED, STEP,
+            x_ptr, index_ptr, slots_ptr, weights_ptr, rows, cols, rows < filled, stride_r, stride_c, COLS, GATED, STEP,
             FUNCTION, ALPHA, LIMIT, SHIFT,
         )  # fmt: skip
         largest = tl.maximum(largest, tl.max(magnitudes(values), 0))
-    scale, inverse = scale_of(largest, False)
+    scale, inverse = scale_of(largest, q_ptr, POWER_OF_TWO)
+    last = start + (end - start - 1) // BLOCK_M * BLOCK_M
     for first in range(start, end, BLOCK_M):
-        rows = first + tl.arange(0, BLOCK_M)
+        rows = start + last - first + tl.arange(0, BLOCK_M)
         values = load_values(
-            x_ptr, index_ptr, slots_ptr, weights_ptr, rows, cols, rows < end, stride_r, stride_c, COLS, GATED, STEP,
+            x_ptr, index_ptr, slots_ptr, weights_ptr, rows, cols, rows < filled, stride_r, stride_c, COLS, GATED, STEP,
             FUNCTION, ALPHA, LIMIT, SHIFT,
         )  # fmt: skip
         q = to_rounded(values, inverse[None, :], q_ptr, ROUND)
         to_q = q_ptr + cols.to(tl.int64)[None, :] * tokens + rows[:, None]
         tl.store(to_q, q, mask=(rows < end)[:, None] & (cols < COLS)[None, :])
-    tl.store(scale_ptr + g.to(tl.int64) * COLS + cols, scale, mask=cols < COLS)
+    tl.store(scale_ptr + g.to(tl.int64) * COLS + cols, scale, mask=cols < tl.where(g < EXPERTS, COLS, 0))
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -203,7 +224,7 @@ def quantize_column_blocks_kernel(
         x_ptr, index_ptr, slots_ptr, weights_ptr, rows, cols, rows < end, stride_r, stride_c, COLS, GATED, STEP,
         FUNCTION, ALPHA, LIMIT, SHIFT,
     )  # fmt: skip
-    scale, inverse = scale_of(tl.max(magnitudes(values), 0), False)
+    scale, inverse = scale_of(tl.max(magnitudes(values), 0), q_ptr, False)
     q = to_rounded(values, inverse[None, :], q_ptr, ROUND)
     depth = (tokens // DEPTH + EXPERTS) * DEPTH
     to_rows = block * DEPTH + tl.arange(0, DEPTH)

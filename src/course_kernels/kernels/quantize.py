@@ -11,13 +11,16 @@ from course_kernels.kernels.language import tl, triton
 
 DEPTH = tl.constexpr(SCALE_BLOCK)
 LARGEST = tl.constexpr(448.0)  # of float8_e4m3fn
+LARGEST_E5M2 = tl.constexpr(57344.0)
 LEAST = tl.constexpr(2.0**-100)  # of the magnitudes that a factor is made from
 
 
 @triton.jit
-def scale_of(largest, POWER_OF_TWO: tl.constexpr):
-    """The factor of blocks from their largest magnitudes: normal numbers, whose reciprocals are normal, too."""
-    scale = tl.div_rn(tl.maximum(largest, LEAST), tl.full(largest.shape, LARGEST, tl.float32))
+def scale_of(largest, q_ptr, POWER_OF_TWO: tl.constexpr):
+    """The factors of blocks or lines for values of q's type, from their largest magnitudes, and the reciprocals. Both
+    are normal numbers."""
+    most: tl.constexpr = LARGEST_E5M2 if q_ptr.dtype.element_ty == tl.float8e5 else LARGEST
+    scale = tl.div_rn(tl.maximum(largest, LEAST), tl.full(largest.shape, most, tl.float32))
     if POWER_OF_TWO:  # the next one up, unless it is one
         bits = scale.to(tl.int32, bitcast=True)
         scale = ((bits + 0x7FFFFF) & 0x7F800000).to(tl.float32, bitcast=True)
@@ -26,15 +29,28 @@ def scale_of(largest, POWER_OF_TWO: tl.constexpr):
 
 @triton.jit
 def to_float8(values, q_ptr, ROUND: tl.constexpr):
-    """Values of magnitudes up to 448, and NaN, in float8, ties to even. ROUND: before the conversion, for the
-    interpreter's, which loses the carry into the exponent, and NaN."""
+    """Values of magnitudes up to the largest of q's type, and NaN, in float8, ties to even. ROUND: before the
+    conversion, for the interpreter's, which loses the carry into the exponent, and NaN."""
     if ROUND:
-        bits = values.to(tl.int32, bitcast=True)
-        normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
-        subnormal = (values + 24576.0) - 24576.0  # whose neighbours are 2**-9 apart
-        rounded = tl.where(tl.abs(values) < 0.015625, subnormal, normal)
-        values = tl.where(values == values, rounded, 480.0)  # whose bits are those of NaN
+        if q_ptr.dtype.element_ty == tl.float8e5:
+            values = rounded_to(values, 2, 2.0**-14, 114688.0)
+        else:
+            values = rounded_to(values, 3, 2.0**-6, 480.0)
     return values.to(q_ptr.dtype.element_ty)
+
+
+@triton.jit
+def rounded_to(values, DIGITS: tl.constexpr, NORMAL: tl.constexpr, NAN: tl.constexpr):
+    """Float32 values with DIGITS bits of mantissa, and fewer below NORMAL, the least normal number. NaN becomes NAN,
+    whose bits are those of a NaN in float8."""
+    dropped: tl.constexpr = 23 - DIGITS
+    bits = values.to(tl.int32, bitcast=True)
+    half: tl.constexpr = (1 << (dropped - 1)) - 1
+    normal = ((bits + half + ((bits >> dropped) & 1)) & -(1 << dropped)).to(tl.float32, bitcast=True)
+    shift: tl.constexpr = 1.5 * NORMAL * (1 << dropped)  # float32 is as coarse there as float8 is below NORMAL
+    subnormal = ((values + shift) - shift).to(tl.int32, bitcast=True) | (bits & -0x80000000)  # zeros keep their sign
+    rounded = tl.where(tl.abs(values) < NORMAL, subnormal.to(tl.float32, bitcast=True), normal)
+    return tl.where(values == values, rounded, NAN)
 
 
 @triton.jit
@@ -154,7 +170,7 @@ def quantize_lines_kernel(
     x = tl.load(from_x, mask=of_groups, other=0.0).to(tl.float32)
     magnitude = tl.abs(x)
     finite = magnitude < float("inf")
-    scale, inverse = scale_of(tl.max(tl.where(finite, magnitude, 0.0), 1), POWER_OF_TWO)
+    scale, inverse = scale_of(tl.max(tl.where(finite, magnitude, 0.0), 1), q_ptr, POWER_OF_TWO)
     q = to_float8(tl.where(finite, x * inverse[:, None], float("nan")), q_ptr, ROUND)
     to_q = q_ptr + batch * (one * stride_qb)
     to_ks = to_k + tl.arange(0, DEPTH)
@@ -224,7 +240,7 @@ def quantize_squares_kernel(
     magnitude = tl.abs(x)
     finite = magnitude < float("inf")
     scale, inverse = scale_of(tl.max(tl.max(tl.where(finite, magnitude, 0.0), 1, keep_dims=True), 0, keep_dims=True),
-                              POWER_OF_TWO)  # fmt: skip
+                              q_ptr, POWER_OF_TWO)  # fmt: skip
     q = to_float8(tl.where(finite, x * inverse, float("nan")), q_ptr, ROUND)
     to_q = q_ptr + batch * (one * stride_qb)
     to_q += row.to(tl.int64)[:, None] * stride_qr + col.to(tl.int64)[None, :] * stride_qc

@@ -92,9 +92,9 @@ class Rounding(NamedTuple):
         block_m, block_n = self._tile(cols, 2048)
         launch(
             "moe_float8", "quantize_rows_kernel", -(-count // block_m) * blocks, count, x_ptr=pre,
-            offs_ptr=routing.ends, q_ptr=values, scale_ptr=factors, COLS=cols, EXPERTS=routing.ends.shape[0],
-            **_activation(activation, interleaved), WHOLE=self.is_whole, BLOCK_M=block_m, BLOCK_N=block_n,
-            ROUND=not pre.is_cuda,
+            offs_ptr=routing.ends, q_ptr=values, scale_ptr=factors, lines=None, stride_b=0, stride_r=pre.stride(0),
+            stride_c=pre.stride(1), COLS=cols, EXPERTS=routing.ends.shape[0], **_activation(activation, interleaved),
+            POWER_OF_TWO=False, WHOLE=self.is_whole, BLOCK_M=block_m, BLOCK_N=block_n, ROUND=not pre.is_cuda,
         )  # fmt: skip
         return Rounded(values, self._of_lines(factors))
 
@@ -117,14 +117,14 @@ class Rounding(NamedTuple):
             if weights is not None:
                 rows = rows * weights.reshape(-1)[routing.choices.long()][:, None]
             if self.is_whole:
-                return Rounded(*quantize_group_lines(rows, ends, FP8), ends)
+                return Rounded(*quantize_group_lines(rows, ends, FP8, backend="torch"), ends)
             return Rounded(*quantize_whole_blocks(rows.mT, ends, backend="torch"))
         gated, experts = activation is not None and activation.gated, ends.shape[0]
         cols = x.shape[1] // (1 + gated)
         given = dict(
             x_ptr=x, index_ptr=routing.tokens if gathers else None, weights_ptr=weights, offs_ptr=ends,
             slots_ptr=None if weights is None else routing.choices, stride_r=x.stride(0), stride_c=x.stride(1),
-            COLS=cols, **_activation(activation, interleaved), ROUND=not x.is_cuda,
+            COLS=cols, EXPERTS=experts, **_activation(activation, interleaved), ROUND=not x.is_cuda,
         )  # fmt: skip
         if self.is_whole:
             values = x.new_empty((cols, count), dtype=FP8)
@@ -132,7 +132,7 @@ class Rounding(NamedTuple):
             block_m = block_n = 64
             launch(
                 "moe_float8", "quantize_group_columns_kernel", experts * -(-cols // block_n), count, **given,
-                q_ptr=values, scale_ptr=factors, BLOCK_M=block_m, BLOCK_N=block_n,
+                q_ptr=values, scale_ptr=factors, POWER_OF_TWO=False, BLOCK_M=block_m, BLOCK_N=block_n,
             )  # fmt: skip
             return Rounded(values, factors, ends)
         blocks, block_n = padded_columns(count, experts), 32
@@ -141,19 +141,20 @@ class Rounding(NamedTuple):
         whole_ends = torch.empty_like(ends)
         launch(
             "moe_float8", "quantize_column_blocks_kernel", blocks * -(-cols // block_n), count, **given,
-            ends_ptr=whole_ends, q_ptr=values, scale_ptr=factors, EXPERTS=experts,
+            ends_ptr=whole_ends, q_ptr=values, scale_ptr=factors,
             GROUPS=whole_blocks.fill_ends(whole_ends, ends, count), BLOCK_N=block_n,
         )  # fmt: skip
         return Rounded(values, factors.mT, whole_ends)
 
     def weights(self, weight: Tensor) -> Rounded:
         """Round weights (E, lines, D), which products sum over D: factors (E, lines), or of blocks (E, lines', D')."""
+        backend = "torch" if self.in_torch else "triton"
         if self.is_whole:
-            return Rounded(*quantize_lines(weight, FP8))
-        return Rounded(*quantize_128x128(weight, backend="torch" if self.in_torch else "triton"))
+            return Rounded(*quantize_lines(weight, FP8, backend=backend))
+        return Rounded(*quantize_128x128(weight, backend=backend))
 
     def _lines(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return quantize_lines(x, FP8) if self.is_whole else quantize_1x128(x, backend="torch")
+        return quantize_lines(x, FP8, backend="torch") if self.is_whole else quantize_1x128(x, backend="torch")
 
     def _blocks(self, cols: int) -> int:
         """Factors of a line."""

@@ -24,6 +24,7 @@ from course_kernels import (
 from course_kernels.codegen import Build, build, compile_kernel
 from course_kernels.codegen.jagged import build_jagged
 from course_kernels.codegen.packed import build_group_sums
+from course_kernels.fp8.lines import quantize_group_lines, quantize_lines
 from course_kernels.packed.group_sums import group_sums
 from course_kernels.testing import integers
 from read_ttir import chained_products, narrow_offsets
@@ -43,6 +44,9 @@ def quantizing(kernel: str, extents: dict, constexprs: dict) -> Build:
                  num_warps=8, num_stages=1, label=kernel)  # fmt: skip
 
 
+AS_IT_IS = dict(
+    GATED=False, STEP=1, FUNCTION=None, ALPHA=1.0, LIMIT=None, SHIFT=0.0, POWER_OF_TWO=False, ROUND=False,
+)  # fmt: skip
 BUILDS = {
     "contiguous m": build("contiguous", bias=True, **POINTERS),
     "contiguous batch, scaled": build("contiguous", mode="batch", **EIGHT),
@@ -76,6 +80,19 @@ BUILDS = {
          "arguments": dict.fromkeys(("offs_ptr", "ends_ptr"), "*i32")
          | dict.fromkeys(("lines", "depth", "columns", "G"), "i32")},
         {"RESTART": True, "GROUPS": 8, "BLOCK_L": 32},
+    ),
+    "quantize whole lines": Build(
+        "course_kernels.kernels.moe_float8:quantize_rows_kernel",
+        {"x_ptr": "*bf16", "q_ptr": "*fp8e4nv", "scale_ptr": "*fp32"} | dict.fromkeys(
+            ("tokens", "lines", "stride_b", "stride_r", "stride_c"), "i32"),
+        {"offs_ptr": None, "COLS": 4096, "EXPERTS": 0, "WHOLE": True, "BLOCK_M": 64, "BLOCK_N": 128, **AS_IT_IS},
+    ),
+    "quantize lines of groups": Build(
+        "course_kernels.kernels.moe_float8:quantize_group_columns_kernel",
+        {"x_ptr": "*bf16", "offs_ptr": "*i32", "q_ptr": "*fp8e4nv", "scale_ptr": "*fp32"} | dict.fromkeys(
+            ("tokens", "stride_r", "stride_c"), "i32"),
+        dict.fromkeys(("index_ptr", "slots_ptr", "weights_ptr"))
+        | {"COLS": 4096, "EXPERTS": 8, "BLOCK_M": 64, "BLOCK_N": 64, **AS_IT_IS},
     ),
     "quantize squares": quantizing(
         "quantize_squares_kernel", {"strides": "brc", "arguments": {"rows": "i32", "cols": "i32"}}, {}
@@ -213,6 +230,10 @@ CALLS = {
     ),
     "sums": (summed, dict(matrix=matrix(4, 6), out=torch.zeros(3, 6))),
     "lines": (lambda x: quantize_1x128(x, backend="triton")[0].float(), dict(x=matrix(3, 4, 5))),
+    "whole lines": (lambda x: quantize_lines(x, torch.float8_e4m3fn, backend="triton")[0].float(),
+                    dict(x=matrix(3, 4, 5))),
+    "lines of groups": (lambda x: quantize_group_lines(x, OFFS, torch.float8_e4m3fn, backend="triton")[0].float(),
+                        dict(x=matrix(6, 5))),
     "squares": (lambda x: quantize_128x128(x, backend="triton")[0].float(), dict(x=matrix(3, 4, 5))),
 }  # fmt: skip
 

@@ -64,8 +64,8 @@ def builds() -> tuple[Build, ...]:
         for name in NAMES:
             stack.enter_context(mock.patch.object(kernels, name, Recorder(name, made)))
         # As if the tensors were on a GPU. Their memory is never touched.
-        stack.enter_context(mock.patch.object(quantize, "_uses_torch", return_value=False))
-        stack.enter_context(mock.patch.object(quantize, "_readable", lambda x: x))
+        stack.enter_context(mock.patch.object(quantize, "uses_torch", return_value=False))
+        stack.enter_context(mock.patch.object(quantize, "readable", lambda x: x))
         stack.enter_context(mock.patch.object(runtime, "interpreting", contextlib.nullcontext))
         offs = torch.empty(GROUPS, dtype=torch.int32)
         for dtype, aligned, power_of_two in ((torch.bfloat16, True, False), (torch.float32, False, True)):

@@ -133,14 +133,17 @@ def test_nan_and_infinities_become_nan_and_the_tails_do_not_count(recipe, grad_d
 CPP = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 
 
-@pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=CPP)])
-def test_compiled(compiler):
+@pytest.mark.parametrize(
+    ("compiler", "backend"),
+    [("aot_eager", "torch"), ("aot_eager", "triton"), pytest.param("inductor", "torch", marks=CPP)],
+)
+def test_compiled(compiler, backend):
     a, b, grad = operands(torch.float32)
     torch._dynamo.reset()
 
     def layer(a, b):
         rowwise, blockwise = (
-            to_fp8_then_scaled_grouped_mm(a, b, offs=OFFS, recipe=recipe, power_of_two=True, backend="torch")
+            to_fp8_then_scaled_grouped_mm(a, b, offs=OFFS, recipe=recipe, power_of_two=True, backend=backend)
             for recipe in ("rowwise", "blockwise")
         )
         return ((rowwise + blockwise) * grad).sum()

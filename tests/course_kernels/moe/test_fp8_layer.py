@@ -33,7 +33,9 @@ def frozen(made: Layer, recipe: str) -> tuple[Layer, Layer]:
     for name in ("gate_up", "down"):
         weight = made.tensors[name]
         values[name], scales[f"{name}_scale"] = (
-            quantize_lines(weight, FP8) if recipe == "rowwise" else quantize_128x128(weight, backend="torch")
+            quantize_lines(weight, FP8, backend="torch")
+            if recipe == "rowwise"
+            else quantize_128x128(weight, backend="torch")
         )
         wide[name] = fp8_layer.dequantized(values[name], scales[f"{name}_scale"], torch.float32)
     return (
@@ -82,7 +84,9 @@ def test_float8_weights_are_the_composition(backend, recipe, dtype):
         kinds = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128
 
     def product(rows, weight, scale):
-        values, factors = quantize_lines(rows, FP8) if recipe == "rowwise" else quantize_1x128(rows, backend="torch")
+        values, factors = (
+            quantize_lines(rows, FP8, backend="torch") if recipe == "rowwise" else quantize_1x128(rows, backend="torch")
+        )
         scale = scale if recipe == "rowwise" else scale.mT
         return scaled_grouped_mm(
             values, weight.mT, factors, kinds[0], scale, kinds[1], offs=routing.ends, output_dtype=dtype,
