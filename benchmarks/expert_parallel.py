@@ -193,17 +193,18 @@ def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict
         (rows, *experts),
         torch.randn_like(rows),
     )
+    whole = [each.detach().requires_grad_() for each in weights.whole]
     references = {
         "the layer alone, on the rows that arrive": alone,
         "one GPU, all experts, its tokens": Measured(
-            lambda: moe_feed_forward(x, *weights.whole, ids, gates), leaves, grad
+            lambda: moe_feed_forward(x, *whole, ids, gates), (*leaves, *whole), grad
         ),
     }
     if tokens * dist.get_world_size() == TOGETHER:  # strong scaling compares with this
         everyone = [torch.cat([each] * dist.get_world_size()) for each in (x.detach(), ids, gates.detach())]
         references["one GPU, all experts, all ranks' tokens"] = Measured(
-            lambda: moe_feed_forward(everyone[0], *weights.whole, *everyone[1:]),
-            (everyone[0].requires_grad_(), everyone[2].requires_grad_()),
+            lambda: moe_feed_forward(everyone[0], *whole, *everyone[1:]),
+            (everyone[0].requires_grad_(), everyone[2].requires_grad_(), *whole),
             torch.cat([grad] * dist.get_world_size()),
         )
     bound = _leaving(handle.matrix, rank) * sizes.hidden * x.element_size()
@@ -225,10 +226,12 @@ def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict
             if name.startswith("by hand"):
                 wire = int((ids // experts[0].shape[0] != rank).sum()) * sizes.hidden * x.element_size()
             del out
+        steps = name in ways or each is alone or has_room(weights.whole, device)
         times = dict(
-            forward_us=slowest(each.forward, sizes.repeats, device), both_us=slowest(each.step, sizes.repeats, device)
+            forward_us=slowest(each.forward, sizes.repeats, device),
+            both_us=slowest(each.step, sizes.repeats, device) if steps else None,
         )
-        peak = peak_bytes(each.step, device)
+        peak = peak_bytes(each.step if steps else each.forward, device)
         found.append(about | dict(way=name, error=error, bytes_one_way=wire, peak_bytes=peak) | times)
     landing = equal_splits(handle.matrix, sizes.hidden, dtype, device)
     others = {
@@ -239,6 +242,12 @@ def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict
     for name, call in others.items():
         found.append(about | dict(way=name, forward_us=slowest(call, sizes.repeats, device), both_us=None))
     return found
+
+
+def has_room(whole: list[Tensor], device) -> bool:
+    """Whether a GPU has room for the gradients of all experts' weights beside these, this rank's, and its gradients."""
+    size = sum(each.numel() * each.element_size() for each in whole)
+    return device.type != "cuda" or 4 * size < torch.cuda.get_device_properties(device).total_memory
 
 
 def chunks_of(sizes: Sizes, tokens: int) -> int:

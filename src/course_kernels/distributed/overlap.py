@@ -34,11 +34,12 @@ def overlapped(ep: Halves, layer: Layer, x: Tensor, top_k_index: Tensor, top_k_w
     """
     tokens = x.shape[0]
     wire = _Wire(x.device)
+    begin = wire.mark()  # what computes the tokens: no later chunk's tokens wait for the experts of an earlier one
     parts = [slice(tokens * i // chunks, tokens * (i + 1) // chunks) for i in range(chunks)]
 
     def send(part: slice):
         arguments = x[part], top_k_index[part], top_k_weights[part]
-        return wire.run(lambda: ep.dispatch(*arguments), arguments, tensors_of)
+        return wire.run(lambda: ep.dispatch(*arguments), arguments, tensors_of, begin)
 
     def tensors_of(sent) -> list[Tensor]:
         rows, (index, weights, routing), _ = sent
@@ -48,10 +49,10 @@ def overlapped(ep: Halves, layer: Layer, x: Tensor, top_k_index: Tensor, top_k_w
     for i in range(chunks):
         rows, choices, handle = wire.wait(here)
         y = layer(rows, choices.weights, choices.routing)
-        ready = wire.mark()  # this chunk's results, before the next chunk's tokens are asked for
+        ready = wire.mark()
         if i + 1 < chunks:
             here = send(parts[i + 1])
-        results.append(wire.run(lambda y=y, handle=handle: ep.combine(y, handle), [y], lambda out: [out], after=ready))
+        results.append(wire.run(lambda y=y, handle=handle: ep.combine(y, handle), [y], lambda out: [out], ready))
     return torch.cat([wire.wait(each) for each in results])
 
 
@@ -69,13 +70,13 @@ class _Wire:
         return self.compute.record_event() if self.stream is not None else None
 
     def run(
-        self, function: Callable, given: Iterable[Tensor], tensors: Callable, after: torch.cuda.Event | None = None
+        self, function: Callable, given: Iterable[Tensor], tensors: Callable, after: torch.cuda.Event | None
     ) -> tuple:
         """Call a function on the stream, after what computes its arguments. Its result's ``tensors`` are then used on
         the other one."""
         if self.stream is None:
             return function(), None
-        self.stream.wait_event(after or self.mark())
+        self.stream.wait_event(after)
         with torch.cuda.stream(self.stream):
             for tensor in given:
                 tensor.record_stream(self.stream)

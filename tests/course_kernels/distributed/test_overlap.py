@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from course_kernels import runtime
 from course_kernels.distributed.expert_parallel import Dispatched
 from course_kernels.distributed.motion import Choices
 from course_kernels.distributed.overlap import overlapped
@@ -38,3 +40,33 @@ def test_the_next_chunk_leaves_before_results_return():
         ("dispatch", 2), ("experts", 2), ("dispatch", 2), ("combine", 2), ("experts", 2), ("dispatch", 3),
         ("combine", 2), ("experts", 3), ("combine", 3),
     ]  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(runtime.mode() != "gpu", reason="needs a GPU")
+def test_tokens_travel_while_experts_of_an_earlier_chunk_compute():
+    def event() -> torch.cuda.Event:
+        made = torch.cuda.Event(enable_timing=True)
+        made.record()
+        return made
+
+    class Timed(Noting):
+        def dispatch(self, *given):
+            found = super().dispatch(*given)
+            sent.append(event())
+            return found
+
+    def layer(rows, weights, routing):
+        torch.cuda._sleep(50_000_000)  # cycles: about 30 ms
+        computed.append(event())
+        return rows
+
+    x, ids, weights = (
+        each.cuda() for each in (torch.ones(6, 2), torch.zeros(6, 1, dtype=torch.int64), torch.ones(6, 1))
+    )
+    overlapped(Noting(), lambda rows, *_: rows, x, ids, weights, 3)  # compiles
+    sent, computed = [], []
+    overlapped(Timed(), layer, x, ids, weights, 3)
+    torch.cuda.synchronize()
+    for i in range(2):
+        assert sent[i + 1].elapsed_time(computed[i]) > 5, f"chunk {i + 1} waited for the experts of chunk {i}"
