@@ -138,7 +138,7 @@ class FeedForward(Call):
         held = {
             n: memory.held(f"main_grads of {n}", self.sizes, s, torch.float32, "pitched") for n, s in shapes.items()
         }
-        return held, {name: each.cpu() for name, each in held.items()}
+        return held, {name: each.clone().cpu() for name, each in held.items()}
 
     def _call(self, function, tensors: dict[str, Tensor], ids: Tensor, main_grads, backend: str) -> Tensor:
         given = dict(tensors)
@@ -179,8 +179,12 @@ class Route(Call):
         ids = chosen(self.sizes * self.times, self.tail, self.top_k, self.seed).to(self.index)
         given = memory.give("top_k_index", ids.to(memory.device), self.layout)
         found = ck.moe.Routing.of(given, experts, backend=backend)
-        for name, one, other in zip(Routing._fields, found, Routing.of(ids, experts, backend="torch")):
-            same(one, other, name)
+        expert = torch.where((ids < 0) | (ids >= experts), experts, ids).flatten()
+        order = torch.argsort(expert, stable=True)
+        rows = torch.where(expert < experts, torch.argsort(order), -1)
+        ends = torch.bincount(expert, minlength=experts)[:experts].cumsum(0)
+        for name, one, other in zip(Routing._fields, found, (ends, order // self.top_k, order, rows)):
+            same(one, other.int(), name)
 
 
 @dataclass(frozen=True)
@@ -247,7 +251,7 @@ class Journey(Call):
         ranks, columns = len(self.sizes), rows[0].shape[1]
         shape = ranks * self.most, columns
         there = [memory.result(f"memory of rank {rank}", shape, rows[0].dtype) for rank in range(ranks)]
-        before = [each.cpu() for each in there]
+        before = [each.clone().cpu() for each in there]
         for each, view, (sends, _) in zip(rows, self._peers(there, memory), plans):
             peers.put(each, sends, view, by_token=by_token, fill=fill)
         for rank, expected in enumerate(self._arrived(wanted, plans, fill, before)):

@@ -37,7 +37,7 @@ from course_kernels.moe import ACTIVATIONS
 from fuzz_cases import without_triton
 from layer_calls import Accumulate, Gmm, Sums, Tgmm
 from moe_calls import FeedForward, Journey, Route
-from scaled_calls import BlockScaled, DeepGemm, Quantize
+from scaled_calls import BlockScaled, DeepGemm, Pack, Quantize
 
 
 def title(*fields) -> str:
@@ -128,6 +128,8 @@ def called_cases() -> list[Called]:
     for dtype, how in ((half, "row"), (brain, "col"), (single, "every_other")):
         found += [Quantize(dtype=dtype, layout=how, shape=(2, 70, 145)), Quantize(dtype=dtype, lines=128, layout=how)]
     found += [Quantize(restart=True, sizes=(65, 0, 130, 1), shape=(33, 201), layout=how) for how in ("row", "col")]
+    found += [Pack(sizes=(65, 0, 130, 1), layout=how) for how in ("row", "col", "every_other")]
+    found += [Pack(sizes=(128, 0, 256), restart=False, index=torch.int64), Pack(scaled=False)]
     for mode, scalings in BLOCK_SCALINGS.items():
         for scaling in scalings:
             found.append(BlockScaled(mode=mode, scaling=scaling, sizes=(65, 0, 130), config=small))
@@ -208,8 +210,9 @@ def cute_layers() -> list[Called]:
     found += [(place, dict(sizes=(17, 30, 9, 0, 70), layout_x="pitched")) for place in (2, 3)]
     float8 = dict(hidden=144, inner=272)
     for how in ("rowwise", "blockwise"):
-        found += [(0, dict(recipe=how, **float8)), (1, dict(recipe=how, main_grads=True, dtype=half, **float8))]
-        found.append((0, dict(scales=how, **float8)))
+        # Rounded weights keep their layout. In one direction the kernel needs a copy, which pays where rows are many.
+        training = float8 | dict(recipe=how, **(dict(sizes=(1300, 900)) if how == "blockwise" else {}))
+        found += [(0, training), (1, training | dict(main_grads=True, dtype=half)), (0, float8 | dict(scales=how))]
     return [Called(FeedForward(**whole | each), "cute", place) for place, each in found]
 
 
