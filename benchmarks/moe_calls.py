@@ -16,7 +16,7 @@ from course_kernels.distributed.transports import peers
 from course_kernels.distributed.transports.peers import Peers
 from course_kernels.dtypes import FP8
 from course_kernels.fp8.lines import quantize_lines
-from course_kernels.moe import ACTIVATIONS, Lora, Routing
+from course_kernels.moe import ACTIVATIONS, Lora
 from course_kernels.moe import moe_feed_forward as judged_by
 from course_kernels.moe.lora import NAMES as ADAPTERS
 from course_kernels.testing.tolerance import compare, compare_exact
@@ -54,7 +54,7 @@ class FeedForward(Call):
     """``moe_feed_forward`` with the gradients of all that can have one. sizes: rows of each expert; tail: at least as
     many choices are of no expert here. rank: of adapters, 0 for none. scales: "rowwise" or "blockwise", of float8
     weights; recipe likewise, of products in float8. Torch alone, on the CPU, says what is right: to the last bit of
-    "integers", for which the activation must be exact."""
+    "integers", for which the activation must be exact; but the gradient of weights sums longer numbers."""
 
     api = "moe_feed_forward"
     values: str = "normal"
@@ -155,7 +155,7 @@ class FeedForward(Call):
         found, wanted = found.detach().cpu(), wanted.detach()
         if found.dtype != wanted.dtype:
             raise AssertionError(f"{what} has dtype {found.dtype}, wanted {wanted.dtype}")
-        if self.values == "integers":
+        if self.values == "integers" and not what.endswith("weights"):
             compare_exact(found, wanted, what)
             return
         off = IN_FLOAT8 if self.scales or self.recipe else EPSILON[self.dtype]
@@ -183,7 +183,7 @@ class Route(Call):
         order = torch.argsort(expert, stable=True)
         rows = torch.where(expert < experts, torch.argsort(order), -1)
         ends = torch.bincount(expert, minlength=experts)[:experts].cumsum(0)
-        for name, one, other in zip(Routing._fields, found, (ends, order // self.top_k, order, rows)):
+        for (name, one), other in zip(found._asdict().items(), (ends, order // self.top_k, order, rows)):
             same(one, other.int(), name)
 
 
@@ -240,10 +240,10 @@ class Journey(Call):
         given = memory.give("top_k_index", ids.to(memory.device, self.index), self.layout)
         found = sends_of(given, self.local, ranks, backend)
         wanted = sends_of(ids, self.local, ranks, "torch")
-        for name, one, other in zip(Routing._fields, found.routing, wanted.routing):
+        for (name, one), other in zip(found.routing._asdict().items(), wanted.routing):
             same(one, other, f"the routing's {name}")
-        for name, one, other in zip(Sends._fields[1:], found[1:], wanted[1:]):
-            same(one, other, name)
+        for name in ("carriers", "local_index", "counts"):
+            same(getattr(found, name), getattr(wanted, name), name)
         return found, wanted
 
     def _put(self, memory: Memory, rows, wanted, plans, by_token: bool, fill: int | None = None) -> None:
