@@ -1,10 +1,10 @@
 """Test calls of public functions as dataclasses. This module has their shared parts: memory, comparison, message.
 
-``layer_calls`` and ``scaled_calls`` define a class per function. ``fuzz_cases`` draws calls at random, and
-``tools/sanitize.py`` runs a fixed list. Each operand has its own memory between canaries and must not change. Elements
-that nothing may read are NaN. Results are between canaries, too, which must keep every bit. "integers" are whole
-numbers with factors that are powers of two: their results must be exact. Results of "normal" values must keep the error
-bounds of ``course_kernels.testing``.
+``layer_calls``, ``moe_calls`` and ``scaled_calls`` define a class per function. ``fuzz_cases`` draws calls at random,
+and ``tools/sanitize.py`` runs a fixed list. Each operand has its own memory between canaries and must not change.
+Elements that nothing may read are NaN. Results are between canaries, too, which must keep every bit. "integers" are
+whole numbers with factors that are powers of two: their results must be exact. Results of "normal" values must keep the
+error bounds of ``course_kernels.testing``.
 """
 
 from __future__ import annotations

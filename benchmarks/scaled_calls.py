@@ -1,4 +1,4 @@
-"""Calls with operands in 8 bits: ``deepgemm`` (also of 16), scales of blocks, and what makes both."""
+"""Calls with operands in 8 bits: ``deepgemm`` (also of 16), scales of blocks, and what makes or packs both."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from calls import Call, Memory, bits, ends_of, judge
 from course_kernels import GemmConfig
 from course_kernels.dtypes import FP8
 from course_kernels.engine.scaling import BLOCK, SQUARE
+from course_kernels.engine.whole_blocks import pack, pack_by_torch
 from course_kernels.masked.shuffle import plain
 from course_kernels.testing import grouped_error_bound, reference
 from course_kernels.testing.grouped_tolerance import block_scaled_error_bound
@@ -105,6 +106,39 @@ class Quantize(Call):
         wanted = reference.quantize(x, self.lines, offs, power_of_two=self.power_of_two)
         for what, each, right in zip(("value", "factor"), found, wanted, strict=True):
             compare_exact(each, right, f"the {what}s of blocks")
+
+
+@dataclass(frozen=True)
+class Pack(Call):
+    """``whole_blocks.pack``, bit for bit. sizes: along the depth; if blocks do not restart, multiples of 128."""
+
+    api = "whole_blocks"
+    dtype: torch.dtype = FP8
+    lines: int = 70
+    tail: int = 3
+    scaled: bool = True
+    restart: bool = True
+    layout: str = "row"
+    index: torch.dtype = torch.int32
+
+    def _run(self, memory: Memory, backend: str) -> None:
+        groups, last = len(self.sizes), sum(self.sizes)
+        values = memory.numbers((self.lines, last + self.tail), FP8)
+        values[:, last:] = torch.full((), torch.nan, device=memory.device).to(FP8)
+        scale = memory.factors((self.lines, (last + self.tail) // BLOCK + groups))
+        offs, factors = memory.ends("offs", ends_of(self.sizes), self.index), None
+        wanted = pack_by_torch(values, offs, scale)
+        if self.scaled:
+            starts = zip(range(groups), [0, *ends_of(self.sizes)], self.sizes)
+            columns = [start // BLOCK + g + j for g, start, size in starts for j in range(-(-size // BLOCK))]
+            factors = memory.give("scale", scale if self.restart else scale[:, columns], self.layout)
+        found = pack(memory.give("values", values, self.layout), offs, factors, self.restart)
+        used = int(wanted.ends[-1])
+        compare_exact(found.ends, wanted.ends, "the ends of whole blocks")
+        compare_exact(found.values[:, :used], wanted.values[:, :used], "the values of whole blocks")
+        if self.scaled:
+            blocks = used // BLOCK
+            compare_exact(found.scale[:, :blocks], wanted.scale[:, :blocks], "the factors of whole blocks")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
 
 The kernel in CuTe DSL runs on Hopper, with the packages of the extra cutlass. Loading it asks the driver for optional
 things, which memcheck would count as API errors.
-Each product is compared with the oracle, so that a clean report is the report of kernels that did their work. Without
+Each result is compared with an oracle, so that a clean report is the report of kernels that did their work. Without
 a GPU the same cases run in Triton's interpreter, which checks this program and nothing else. `--list` names the cases;
 names given as arguments select some of them.
 """
@@ -273,17 +273,29 @@ def run_cute(each: Cute) -> str:
     return ", ".join(f"grouped_mm of {len(problem.sizes)}" for problem in problems)
 
 
+def known_cases(kernels: str) -> dict[str, Case | Packed | Jagged | Cute | Called]:
+    """All cases of kernels in a language, by name."""
+    if kernels == "cute":
+        listed = [*cute_cases(), *called_cute_cases()]
+    else:
+        listed = [*cases(), *packed_cases(), *jagged_cases(), *called_cases()]
+    return {str(case): case for case in listed}
+
+
+def run_any(case: Case | Packed | Jagged | Cute | Called) -> str:
+    """Compute a case and compare; returns what it ran."""
+    function = {Case: run, Packed: run_packed, Jagged: run_jagged, Cute: run_cute, Called: run_called}[type(case)]
+    with nothing_measured():
+        return function(case)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="cases to run, by name; default: all")
     parser.add_argument("--kernels", choices=("triton", "cute"), default="triton", help="written in this language")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     arguments = parser.parse_args()
-    if arguments.kernels == "cute":
-        listed = [*cute_cases(), *called_cute_cases()]
-    else:
-        listed = [*cases(), *packed_cases(), *jagged_cases(), *called_cases()]
-    known = {str(case): case for case in listed}
+    known = known_cases(arguments.kernels)
     if unknown := set(arguments.names) - set(known):
         parser.error(f"unknown cases: {', '.join(sorted(unknown))}; --list names all")
     if arguments.list:
@@ -295,9 +307,7 @@ def main() -> None:
         if case.dtype == torch.float8_e4m3fn and not ck.runtime.supports_fp8():
             print(f"{name}: skipped, this GPU does not multiply float8_e4m3fn")
             continue
-        function = {Case: run, Packed: run_packed, Jagged: run_jagged, Cute: run_cute, Called: run_called}[type(case)]
-        with nothing_measured():
-            print(f"{name}: exact; {function(case)}", flush=True)
+        print(f"{name}: exact; {run_any(case)}", flush=True)
     if ck.runtime.mode() == "gpu":
         torch.cuda.synchronize()
     print(f"{len(chosen)} cases ran in mode {ck.runtime.mode()}")

@@ -30,10 +30,14 @@ from course_kernels.kernels.cute_sm90.config import (
     CONFIGS_ALONG_K,
     CONFIGS_BLOCK_SCALED,
     CuteConfig,
+    configs_for,
 )
+from course_kernels.kernels.cute_sm90.form import GATED_PRE, Form
+from course_kernels.moe import ACTIVATIONS
 from fuzz_cases import without_triton
 from layer_calls import Accumulate, Gmm, Sums, Tgmm
-from scaled_calls import BlockScaled, DeepGemm, Quantize
+from moe_calls import FeedForward, Journey, Route
+from scaled_calls import BlockScaled, DeepGemm, Pack, Quantize
 
 
 def title(*fields) -> str:
@@ -43,17 +47,18 @@ def title(*fields) -> str:
 
 @dataclass(frozen=True)
 class Called:
-    """One call of a function beside the products above, with a backend; a configuration is for the kernel in CuTe
-    DSL."""
+    """One call of a function beside the products above, with a backend; a configuration is for the kernel in CuTe DSL:
+    itself, or its place among those of each form."""
 
     call: Call
     backend: str = "triton"
-    config: CuteConfig | None = None
+    config: CuteConfig | int | None = None
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the operands, or of what is made."""
-        return torch.float8_e4m3fn if isinstance(self.call, Quantize) else self.call.dtype
+        in_float8 = isinstance(self.call, FeedForward) and (self.call.scales or self.call.recipe)
+        return torch.float8_e4m3fn if isinstance(self.call, Quantize) or in_float8 else self.call.dtype
 
     def __str__(self) -> str:
         changed = [type(self.call).__name__.lower(), *["cute"] * (self.backend == "cute")]
@@ -64,7 +69,18 @@ class Called:
                     value = "x".join(map(str, (*value.block, value.num_xcds, value.store_parts)))
                 value = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
                 changed.append(f"{field.name}={value.removeprefix('torch.').replace(' ', '.')}")
-        return title(*changed, *([self.config.name] if self.config else []))
+        return title(*changed, *self._configured())
+
+    def _configured(self) -> list[str | int]:
+        """The configuration, if there is one, in a name."""
+        return [] if self.config is None else [getattr(self.config, "name", self.config)]
+
+    def choose(self, form: Form, *others) -> CuteConfig:
+        """Choose the configuration of a product in CuTe DSL."""
+        if not isinstance(self.config, int):
+            return self.config
+        configs = configs_for(form)
+        return configs[self.config % len(configs)]
 
 
 @contextlib.contextmanager
@@ -112,17 +128,49 @@ def called_cases() -> list[Called]:
     for dtype, how in ((half, "row"), (brain, "col"), (single, "every_other")):
         found += [Quantize(dtype=dtype, layout=how, shape=(2, 70, 145)), Quantize(dtype=dtype, lines=128, layout=how)]
     found += [Quantize(restart=True, sizes=(65, 0, 130, 1), shape=(33, 201), layout=how) for how in ("row", "col")]
+    found += [Pack(sizes=(65, 0, 130, 1), layout=how) for how in ("row", "col", "every_other")]
+    found += [Pack(sizes=(128, 0, 256), restart=False, index=torch.int64), Pack(scaled=False)]
     for mode, scalings in BLOCK_SCALINGS.items():
         for scaling in scalings:
             found.append(BlockScaled(mode=mode, scaling=scaling, sizes=(65, 0, 130), config=small))
         odd_blocks = dict(M=45, K=145, layout_a="unaligned", layout_b="every_other", **strange)
         found.append(BlockScaled(mode=mode, scaling=scalings[-1], **odd, **odd_blocks))
-    return [Called(call) for call in found]
+    return [Called(call) for call in [*found, *moe_calls()]]
+
+
+def moe_calls() -> list[Call]:
+    """Layers of experts with all gradients, with every kind of adapter and rounding; routings of few and of many
+    choices; and journeys between ranks."""
+    half, brain, single = torch.float16, torch.bfloat16, torch.float32
+    strange = dict(hidden=23, inner=37, layout_x="every_other", index=torch.int32)
+    one_token = dict(sizes=(1, 0, 1), tail=0)
+    turns, none, oai = dict(concatenated=False), dict(activation="relu2", bias=half), dict(activation="swiglu_oai")
+    kinds = [turns, none, oai | turns | dict(bias=single), dict(weights_on="input", bias=half), strange, one_token]
+    layers = [*(dict(dtype=dtype) for dtype in (half, brain, single)), *kinds, dict(sizes=(0, 0))]
+    layers += [dict(weights_on="input"), dict(layout_w="transposed"), dict(values="integers", activation="reglu")]
+    layers += [dict(main_grads=True), dict(main_grads=True, layout_w="col", weights_on="input")]
+    layers += [dict(rank=4, **kind) for kind in ({}, *kinds[:5])]
+    for how in ("rowwise", "blockwise"):
+        layers += [
+            dict(scales=how, sizes=(9, 0, 1), hidden=144, inner=136),
+            *(dict(scales=how, **kind) for kind in kinds),
+        ]
+        layers += [dict(recipe=how, sizes=(131, 0, 5), main_grads=True), *(dict(recipe=how, **kind) for kind in kinds)]
+        layers.append(dict(recipe=how, sizes=(9, 0, 1), hidden=16, inner=136))
+    layers += [dict(with_grads=False, **kind) for kind in ({}, oai | turns, dict(weights_on="input"))]
+    many = dict(sizes=(1, 0, 20), times=100)
+    routes = [{}, dict(index=torch.int32, layout="every_other"), many, many | dict(index=torch.int32, layout="col")]
+    journeys = [{}, dict(sizes=(1, 3), most=3), dict(columns=1040, layout="every_other", index=torch.int32)]
+    journeys.append(dict(sizes=(70, 9), most=70, dtype=single, columns=16, top_k=6))
+    return [
+        *(FeedForward(**dict(sizes=(35, 0, 5, 20)) | each) for each in layers),
+        *(Route(**each) for each in routes), *(Journey(**each) for each in journeys),
+    ]  # fmt: skip
 
 
 def called_cute_cases() -> list[Called]:
-    """Masked products of 16 bits and with every kind of scales, scales of blocks in mode "m", and added products; none
-    if the kernel cannot run."""
+    """Masked products of 16 bits and with every kind of scales, scales of blocks in mode "m", added products, and
+    layers; none if the kernel cannot run."""
     if not (cute.runs_on(ck.runtime.device()) and cute.installed()):
         return []
     half, fp8, single = torch.bfloat16, torch.float8_e4m3fn, torch.float32
@@ -142,7 +190,30 @@ def called_cute_cases() -> list[Called]:
             found.append((config, BlockScaled(sizes=few, N=N, K=272, tail=37, out_dtype=dtype)))
     for M, config in ((120, CONFIGS_ALONG_K[0]), (328, CONFIGS_ALONG_K[-1])):
         found.append((config, Accumulate(sizes=sizes, M=M, N=264, tail=37, dtype=half)))
-    return [Called(call, "cute", config) for config, call in found]
+    return [*(Called(call, "cute", config) for config, call in found), *cute_layers()]
+
+
+def cute_layers() -> list[Called]:
+    """Layers whose products the kernel in CuTe DSL computes: in every configuration of the epilogues with an
+    activation, and with the layouts, additions and roundings that it takes."""
+    half, brain = torch.float16, torch.bfloat16
+    whole = dict(sizes=(65, 0, 300, 200, 16, 0, 1), tail=37, hidden=136, inner=264, dtype=brain)
+    # The gate's columns and up's are products of their own where weights are transposed: fewer configurations fit.
+    form = Form("m", epilogue=GATED_PRE, load="gather", activation=ACTIVATIONS["swiglu"])
+    places, transposed = (len(configs_for(form._replace(b_major=major))) for major in ("k", "n"))
+    found = [(place, {}) for place in range(places)]
+    found += [(place, dict(layout_w="transposed")) for place in range(transposed)]
+    found += [(place, dict(with_grads=False)) for place in range(0, places, 3)]
+    found.append((1, dict(with_grads=False, layout_w="transposed")))
+    found += [(0, dict(dtype=half, main_grads=True)), (1, dict(dtype=half, main_grads=True, layout_w="transposed"))]
+    found += [(0, dict(activation="relu2")), (1, dict(activation="swiglu_oai")), (2, dict(weights_on="input"))]
+    found += [(place, dict(sizes=(17, 30, 9, 0, 70), layout_x="pitched")) for place in (2, 3)]
+    float8 = dict(hidden=144, inner=272)
+    for how in ("rowwise", "blockwise"):
+        # Rounded weights keep their layout. In one direction the kernel needs a copy, which pays where rows are many.
+        training = float8 | dict(recipe=how, **(dict(sizes=(1300, 900)) if how == "blockwise" else {}))
+        found += [(0, training), (1, training | dict(main_grads=True, dtype=half)), (0, float8 | dict(scales=how))]
+    return [Called(FeedForward(**whole | each), "cute", place) for place, each in found]
 
 
 def run_called(called: Called) -> str:
@@ -150,8 +221,27 @@ def run_called(called: Called) -> str:
     with contextlib.ExitStack() as stack:
         if called.backend == "cute":
             stack.enter_context(without_triton())
-        if called.config:
+        if called.config is not None:
             plans.clear()  # one of an earlier case may have another configuration
-            stack.enter_context(unittest.mock.patch.object(cute, "choose", return_value=called.config))
+            chosen = stack.enter_context(unittest.mock.patch.object(cute, "choose", side_effect=called.choose))
         called.call.check(ck.runtime.device(), called.backend, guards=False)
-    return f"{called.call.api} of {len(called.call.sizes)}"
+    done = f"{called.call.api} of {len(called.call.sizes)}"
+    if not isinstance(called.config, int):
+        return done
+    forms = {(form.along, form.load, form.epilogue) for form, *_ in (each.args for each in chosen.call_args_list)}
+    if missing := forms_of(called.call) - forms:
+        raise AssertionError(f"{called}: the kernel in CuTe DSL was not asked for {sorted(missing)}")
+    return f"{done}, {len(forms)} forms"
+
+
+def forms_of(call: FeedForward) -> set[tuple[str, str, str]]:
+    """What a layer's products of 16 bits have of the kernel in CuTe DSL: groups along, load, epilogue."""
+    if call.scales or call.recipe:
+        return set()
+    if call.weights_on == "input":
+        return {("m", "tma", "store")}
+    if not call.with_grads:
+        return {("m", "gather", "gated"), ("m", "tma", "store")}
+    of_weights = "add" if call.main_grads else "store"
+    gathered = {("k", load, of_weights) for load in ("gather", "gather_b")}
+    return {("m", "gather", "gated_pre"), ("m", "gather", "gated_backward"), ("m", "tma", "store"), *gathered}

@@ -197,7 +197,8 @@ def test_sanitizer_program_runs(monkeypatch, capsys):
     sanitize.main()
     found = capsys.readouterr().out.split()
     assert len(found) == len(set(found)) > 40
-    kernels = "naive round_robin tma packed jagged gmm tgmm accumulate sums deepgemm quantize blockscaled"
+    kernels = "naive round_robin tma packed jagged gmm tgmm accumulate sums deepgemm quantize pack blockscaled"
+    kernels += " feedforward route journey"
     assert {name.split("-")[0] for name in found} == set(kernels.split())
     monkeypatch.setattr(sys, "argv", [str(SANITIZE), "nonsense"])
     with pytest.raises(SystemExit, match=r"^2$"):

@@ -1,0 +1,191 @@
+"""What sanitizers run: every kernel in Triton, every kind of a layer's products in CuTe DSL; and mistakes are found."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from dataclasses import replace
+
+import pytest
+
+import course_kernels as ck
+import moe_calls
+import scaled_calls
+from course_kernels import runtime
+from course_kernels.distributed.transports import peers
+from course_kernels.engine import launch, torch_loop
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.plans import plans
+from course_kernels.engine.product import Ends
+from course_kernels.moe import Routing
+from moe_calls import FeedForward, Journey, Route
+from places import ROOT
+from sanitize_calls import cute_layers, run_called
+from scaled_calls import Pack
+
+pytestmark = pytest.mark.skipif(runtime.mode() == "gpu", reason="the interpreter runs Python, which can be watched")
+
+SOURCES = ROOT / "src" / "course_kernels"
+OF_BENCHMARKS = {("clean_cache", "_sum_blocks"), ("tutorial_peer", "tutorial_kernel")}
+# One case for each kernel, of those that take little time. A new kernel needs a case, and its name here.
+CASES = (
+    "naive-round_robin-empty-float16-row-row-ieee-1",
+    "round_robin-round_robin-empty-float16-row-row-ieee-1",
+    "tma-round_robin-empty-float16-row-row-ieee-1",
+    "packed-k-0x0x80x96x64-float16-None-None-row-row-padded-zero-round_robin-ieee-1",
+    "jagged-simple-0x0-float16-float16-row-row",
+    "jagged-persistent-0x0-float16-float16-row-row",
+    "sums-sizes=300x0x257x1-N=70-tail=256-layout=col-layout_out=every_other-index=int64",
+    "deepgemm-sizes=65x-1x0x90x1-max_m=80",
+    "quantize-dtype=bfloat16-lines=128-layout=col",
+    "quantize-shape=2x70x145",
+    "pack-sizes=65x0x130x1",
+    "feedforward-sizes=1x0x1-tail=0",
+    "feedforward-sizes=35x0x5x20-weights_on=input",
+    "feedforward-sizes=1x0x1-tail=0-recipe=rowwise",
+    "feedforward-sizes=1x0x1-tail=0-recipe=blockwise",
+    "route-sizes=1x0x20-times=100",
+    "journey",
+)
+
+
+def kernels() -> set[tuple[str, str]]:
+    """Module and name of each function for the GPU that no other one calls by its name: those that are launched, and
+    those that a launch passes."""
+    found, called = set(), set()
+    for path in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            if any(ast.unparse(each).startswith(("triton.jit", "jit")) for each in node.decorator_list):
+                found.add((path.stem, node.name))
+                inside = [each for line in node.body for each in ast.walk(line)]
+                called |= {each.id for each in inside if isinstance(each, ast.Name)}
+    return {(module, name) for module, name in found if name not in called}
+
+
+def test_sanitizers_run_every_kernel(monkeypatch):
+    from triton.runtime import interpreter
+
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")  # the program sets it, for a process of its own
+    sanitize = importlib.import_module("sanitize")
+    known, ran = sanitize.known_cases("triton"), set()
+
+    def watch(of):
+        call = of.__call__
+
+        def watched(self, *arguments, **options):
+            ran.add((self.fn.__module__.rpartition(".")[2], self.fn.__name__))
+            return call(self, *arguments, **options)
+
+        monkeypatch.setattr(of, "__call__", watched)
+
+    watch(interpreter.GridExecutor)
+    watch(interpreter.InterpretedFunction)
+    wanted = kernels() - OF_BENCHMARKS
+    assert ("contiguous", "contiguous_kernel") in wanted
+    assert ("gated", "store_activated") in wanted
+    for name in CASES:
+        sanitize.run_any(known[name])
+    assert wanted - ran == set(), "no case of tools/sanitize.py that is named here runs these"
+
+
+# ---- the kernel in CuTe DSL
+
+
+class Gathering(torch_loop.Plan):
+    """Torch in place of a product whose lines along K are gathered."""
+
+    def run(self, product, out):
+        index, side = product.index.long(), product.rows.operand
+        gathered = dict(a=product.a[:, index]) if side == "a" else dict(b=product.b[index])
+        super().run(product._replace(rows=Ends(product.offs), **gathered), out)
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Torch, and for a layer's epilogues the Triton kernel, in place of the kernel in CuTe DSL."""
+    in_triton = launch.plan
+
+    def plan(form, config, how, problem, product, out):
+        assert config.why_not(form) is None
+        if form.along == "k":
+            return (torch_loop.Plan if form.load == "tma" else Gathering)(problem)
+        return torch_loop.Plan(problem) if form.activation is None else in_triton(problem, product, out)
+
+    monkeypatch.setattr(cute, "runs_on", lambda device: True)
+    monkeypatch.setattr(cute, "installed", lambda: True)
+    monkeypatch.setattr(cute, "_plan", plan)
+    yield
+    plans.clear()
+
+
+def smaller(case):
+    """The case with fewer rows, unless it needs many to be taken."""
+    many = case.call.recipe == "blockwise"
+    return case if many else replace(case, call=replace(case.call, sizes=(17, 0, 9), tail=2))
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("case", [case for case in cute_layers() if case.config == 0 or "wei" in str(case)], ids=str)
+def test_layers_of_the_kernel_in_cute_dsl_take_it(case):
+    assert "forms" in run_called(smaller(case))
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_layer_that_the_kernel_in_cute_dsl_does_not_take_is_an_error(monkeypatch):
+    case = smaller(next(case for case in cute_layers() if case.call.with_grads))
+    monkeypatch.setattr("course_kernels.moe.layer._gathered_gradient", lambda *arguments: False)
+    with pytest.raises(AssertionError, match=r"was not asked for \[\('k', 'gather', 'store'\), "):
+        run_called(case)
+
+
+# ---- mistakes
+
+
+def wrong(function):
+    """The function, whose results that no oracle asked for have a wrong element: the first of the first part."""
+
+    def call(*arguments, **options):
+        found = part = function(*arguments, **options)
+        while isinstance(part, tuple):
+            part = part[0]
+        of_oracle = isinstance(arguments[-1], str) and arguments[-1] == "torch"
+        if part.numel() and not of_oracle:
+            first = part.detach()[(0,) * part.dim()]
+            first.copy_(-first.float() - 1)
+        return found
+
+    return call
+
+
+SIDES = [(FeedForward(), ck, "moe_feed_forward"), (FeedForward(with_grads=False), ck, "moe_feed_forward")]
+SIDES += [(FeedForward(recipe="rowwise"), ck, "moe_feed_forward"), (Route(), Routing, "of")]
+SIDES += [(Journey(), moe_calls, name) for name in ("sends_of", "of_choices", "to_choices")]
+SIDES += [(Journey(), peers, name) for name in ("fetch_sum", "fetch")]
+SIDES += [(Pack(), scaled_calls, "pack")]
+
+
+@pytest.mark.parametrize("guards", [True, False])
+@pytest.mark.parametrize(("call", "room", "name"), SIDES, ids=lambda each: each if isinstance(each, str) else "")
+def test_one_wrong_element_is_reported(monkeypatch, call, room, name, guards):
+    call.check("cpu", "triton", guards)
+    monkeypatch.setattr(room, name, wrong(getattr(room, name)))
+    with pytest.raises(AssertionError, match=rf"(?s)^{type(call).__name__}\(.*wrong"):
+        call.check("cpu", "triton", guards)
+
+
+def test_wrong_gradients_are_reported(monkeypatch):
+    from course_kernels.moe import layer
+
+    for call in (FeedForward(), FeedForward(main_grads=True)):
+        with monkeypatch.context() as patched:
+            patched.setattr(layer, "_weight_gradient", lambda left, right, out, *others: out.zero_())
+            with pytest.raises(AssertionError, match=r"(?s)^FeedForward\(.*(main_grads|gradient) of gate_up"):
+                call.check("cpu", "triton")
+
+
+def test_rows_that_do_not_arrive_are_reported(monkeypatch):
+    monkeypatch.setattr(peers, "put", lambda *arguments, **options: None)
+    with pytest.raises(AssertionError, match="memory of rank 0: wrong"):
+        Journey().check("cpu", "triton")
