@@ -127,6 +127,17 @@ def quantize_128x128(
     return torch.ops.course_kernels.quantize_128x128(w, power_of_two, backend)
 
 
+def quantize_squares(
+    w: Tensor, *, power_of_two: bool = False, backend: Literal["auto", "triton", "torch"] = "auto"
+) -> tuple[Tensor, Tensor]:
+    """``quantize_128x128`` whose values have their last dimension contiguous, as tensor cores read it: a transposed
+    weight is transposed on the way, not by a copy."""
+    if is_plain(w) and not is_profiling():
+        return _squares(w.detach(), power_of_two, backend, deep=True)
+    values, factors = quantize_128x128(w, power_of_two=power_of_two, backend=backend)
+    return values.contiguous(), factors
+
+
 def quantize_whole_blocks(
     x: Tensor, offs: Tensor, *, power_of_two: bool = False, backend: Literal["auto", "triton", "torch"] = "auto"
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -227,9 +238,9 @@ def _lines_by_triton(
         )  # fmt: skip
 
 
-def _squares(w: Tensor, power_of_two: bool, backend: str, fake: bool = False) -> tuple[Tensor, Tensor]:
+def _squares(w: Tensor, power_of_two: bool, backend: str, fake=False, deep=False) -> tuple[Tensor, Tensor]:
     w = countable(w)
-    q = torch.empty_like(w, dtype=FP8)
+    q = torch.empty_like(w, dtype=FP8, memory_format=torch.contiguous_format if deep else torch.preserve_format)
     scale = w.new_empty((*w.shape[:-2], *(-(-extent // BLOCK) for extent in w.shape[-2:])), dtype=torch.float32)
     if fake:
         return q, scale

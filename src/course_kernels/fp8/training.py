@@ -20,7 +20,7 @@ from course_kernels.contexts import (
 from course_kernels.dtypes import FP8, OUT_DTYPES, SCALED_DTYPES
 from course_kernels.engine.checks import Backend, check_offs
 from course_kernels.fp8.lines import quantize_group_lines, quantize_lines
-from course_kernels.fp8.quantize import quantize_1x128, quantize_128x128, quantize_whole_blocks
+from course_kernels.fp8.quantize import quantize_1x128, quantize_squares, quantize_whole_blocks
 from course_kernels.fp8.scaled import scaled_grouped_mm
 from course_kernels.packed.checks import ends_of
 from course_kernels.packed.torch_ops import is_column_major
@@ -190,7 +190,7 @@ class _Rounding:
             recipes = kinds.RowWise, kinds.RowWise
         else:
             left, of_left = quantize_1x128(rows, **self._rounds)
-            right, of_right = quantize_128x128(weights, **self._rounds)
+            right, of_right = quantize_squares(weights, **self._rounds)
             recipes, of_right = (kinds.BlockWise1x128, kinds.BlockWise128x128), of_right.mT
         return self._multiply(left, right.mT, of_left, of_right, recipes, offs, out_dtype)
 

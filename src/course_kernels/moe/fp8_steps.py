@@ -16,7 +16,7 @@ from course_kernels.dtypes import FP8
 from course_kernels.engine import whole_blocks
 from course_kernels.engine.scaling import BLOCK, padded_columns
 from course_kernels.fp8.lines import quantize_group_lines, quantize_lines
-from course_kernels.fp8.quantize import quantize_1x128, quantize_128x128, quantize_whole_blocks
+from course_kernels.fp8.quantize import quantize_1x128, quantize_squares, quantize_whole_blocks
 from course_kernels.kernels.codes import Activation
 from course_kernels.moe.activations import activate
 from course_kernels.moe.launching import launch
@@ -151,7 +151,7 @@ class Rounding(NamedTuple):
         backend = "torch" if self.in_torch else "triton"
         if self.is_whole:
             return Rounded(*quantize_lines(weight, FP8, backend=backend))
-        return Rounded(*quantize_128x128(weight, backend=backend))
+        return Rounded(*quantize_squares(weight, backend=backend))
 
     def _lines(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return quantize_lines(x, FP8, backend="torch") if self.is_whole else quantize_1x128(x, backend="torch")

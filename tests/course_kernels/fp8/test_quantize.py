@@ -6,9 +6,11 @@ import shutil
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from course_kernels import quantize_1x128, quantize_128x128, runtime
+from course_kernels.fp8.quantize import quantize_squares
 from course_kernels.testing import reference
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
@@ -76,6 +78,23 @@ def test_blocks(backend, form, power_of_two):
             least = q.float().abs().amax() if form == "zeros" else 448 if not power_of_two else 224
             assert q.float().abs().amax() >= least
     assert torch.equal(x, kept)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_squares_with_the_depth_contiguous(monkeypatch, backend, form):
+    """The same bits whatever the layout, without a copy where nothing traces."""
+    x = FORMS[form]()
+    found = quantize_squares(x, backend=backend)
+    same(found, quantize_128x128(x, backend=backend))
+    assert found[0].is_contiguous()
+    if form in ("transposed", "a transposed batch"):
+        monkeypatch.setattr(torch.Tensor, "contiguous", lambda *_: pytest.fail("a copy"))
+        quantize_squares(x, backend=backend)
+        monkeypatch.undo()
+    with FakeTensorMode() as mode:
+        faked = quantize_squares(mode.from_tensor(x), backend=backend)
+    assert [(each.shape, each.stride()) for each in faked] == [(each.shape, each.stride()) for each in found]
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
