@@ -23,12 +23,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from course_kernels.distributed import ExpertParallel
 from course_kernels.moe import Experts
+
+SIZES = dict(hidden=16, inner=24, experts=8, top_k=3, layers=2)  # of a model, tiny
 
 # ---- a model of one process
 
@@ -53,7 +55,7 @@ class Layer(nn.Module):
 class Model(nn.Module):
     """Layers of experts and a linear map."""
 
-    def __init__(self, hidden: int = 16, inner: int = 24, experts: int = 8, top_k: int = 3, layers: int = 2):
+    def __init__(self, hidden: int, inner: int, experts: int, top_k: int, layers: int):
         super().__init__()
         self.layers = nn.ModuleList(Layer(hidden, inner, experts, top_k) for _ in range(layers))
         self.head = nn.Linear(hidden, hidden)
@@ -72,10 +74,15 @@ def spread(model: Model, expert_ranks: int) -> None:
     """Shard a model over all processes.
 
     Args:
-        model: the same on all ranks.
+        model: the same on all ranks. Its experts' values come from the first rank.
         expert_ranks: over how many ranks the experts are spread. It divides the number of ranks.
+
+    Raises:
+        ValueError: it does not.
     """
     ranks, kind = dist.get_world_size(), next(model.parameters()).device.type
+    if ranks % expert_ranks:
+        raise ValueError(f"expert_ranks must divide the number of ranks, {ranks}, got {expert_ranks}")
     everyone = init_device_mesh(kind, (ranks,), mesh_dim_names=("all",))
     grid = init_device_mesh(kind, (ranks // expert_ranks, expert_ranks), mesh_dim_names=("dp", "ep"))
     for layer in model.layers:
@@ -95,27 +102,30 @@ def mean_over(ranks: int, experts: nn.Module) -> None:
     experts.set_force_sum_reduction_for_comms(True)  # gloo has no sum with a factor
 
 
-def clip(model: Model, most: float) -> float:
+def clip(model: nn.Module, most: float) -> float:
     """Clip the gradients to a norm, and return the norm before.
 
-    torch adds up norms on one mesh only, so the tensors of each mesh come first.
+    ``clip_grad_norm_`` takes tensors of one mesh only. Here each gradient is sharded over all ranks, on whichever mesh:
+    the squares of all parts add up.
     """
-    by_mesh: dict[DeviceMesh | None, list[Tensor]] = {}
-    for parameter in model.parameters():
-        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
-        by_mesh.setdefault(mesh, []).append(parameter)
-    norms = [nn.utils.get_total_norm([each.grad for each in those]) for those in by_mesh.values()]
-    total = torch.stack([n.full_tensor() if isinstance(n, DTensor) else n for n in norms]).norm()
-    for those in by_mesh.values():
-        nn.utils.clip_grads_with_norm_(those, most, total)
-    return total.item()
+    spread_out = [each.grad for each in model.parameters() if isinstance(each.grad, DTensor)]
+    grads = [each.to_local() for each in spread_out] or [each.grad for each in model.parameters()]
+    square = nn.utils.get_total_norm(grads).square()
+    if spread_out:
+        dist.all_reduce(square)
+    norm = square.sqrt()
+    for each in grads:
+        each.mul_((most / norm).clamp(max=1.0))
+    return norm.item()
 
 
 # ---- training
 
 
 def batches(steps: int, tokens: int, hidden: int, rank: int, ranks: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """This rank's part of each step's tokens and targets. All parts together depend on no number of ranks."""
+    """Yield this rank's part of each step's tokens and targets. All parts together are the same for any ``ranks``."""
+    if tokens % ranks:
+        raise ValueError(f"tokens must be a multiple of the number of ranks, {ranks}, got {tokens}")
     generator = torch.Generator().manual_seed(3)
     own = slice(rank * tokens // ranks, (rank + 1) * tokens // ranks)
     for _ in range(steps):
@@ -123,56 +133,74 @@ def batches(steps: int, tokens: int, hidden: int, rank: int, ranks: int) -> Iter
         yield x[own], x.roll(1, 1)[own].sin()
 
 
-def train(model: nn.Module, data: Iterable[tuple[Tensor, Tensor]], device: torch.device) -> Iterator[tuple]:
-    """Train, and yield each step's loss, the mean over all ranks, and the norm of its gradient."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)  # parameters are on several meshes
+def train(
+    model: nn.Module, data: Iterable[tuple[Tensor, Tensor]], device: torch.device, most: float | None = 1.0
+) -> Iterator[tuple[float, float | None]]:
+    """Train, and yield the loss of each step, the mean over all ranks, and the norm of its gradient.
+
+    Args:
+        model: spread over all ranks, or a whole one.
+        data: this rank's tokens and targets, as many on each rank.
+        device: of the model.
+        most: clip gradients to this norm; None clips nothing and yields no norm.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)  # parameters are on two meshes
     for x, target in data:
         loss = (model(x.to(device)) - target.to(device)).square().mean()
         loss.backward()
-        norm = clip(model, 1.0)
+        norm = None if most is None else clip(model, most)
         optimizer.step()
         optimizer.zero_grad()
-        loss = loss.detach()
+        mean = loss.detach()
         if dist.is_initialized():
-            dist.all_reduce(loss)
-            loss /= dist.get_world_size()
-        yield loss.item(), norm
+            dist.all_reduce(mean)
+            mean /= dist.get_world_size()
+        yield mean.item(), norm
+
+
+# ---- the program
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--expert-ranks", type=int, default=2, help="how many ranks share out the experts")
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--tokens", type=int, default=48, help="of a step, of all ranks; a multiple of their number")
+    for name, size in SIZES.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=size)
+    return parser.parse_args(arguments)
+
+
+def build(given: argparse.Namespace, device: torch.device) -> Model:
+    """Draw a model, the same for any number of ranks, and spread it."""
+    torch.manual_seed(0)
+    model = Model(**{name: getattr(given, name) for name in SIZES}).to(device)
+    spread(model, min(given.expert_ranks, dist.get_world_size()))
+    return model
+
+
+def stored(model: Model) -> tuple[int, int]:
+    """How many weights this rank stores, and how many there are."""
+    return sum(each.to_local().numel() for each in model.parameters()), sum(each.numel() for each in model.parameters())
 
 
 def main() -> None:
-    """Train as the command line says; the first rank prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--expert-ranks", type=int, help="ranks that share out the experts; default: two, if there are")
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--tokens", type=int, default=48, help="of a step, of all ranks; a multiple of their number")
-    for name, default in dict(hidden=16, inner=24, experts=8, top_k=3, layers=2).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
-    given = vars(parser.parse_args())
-    steps, tokens, expert_ranks = given.pop("steps"), given.pop("tokens"), given.pop("expert_ranks")
-    device = torch.device("cpu")
+    """Train as the command line says. The first rank prints."""
+    given, device = parse(), torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    expert_ranks = expert_ranks or min(2, ranks)
-    if ranks % expert_ranks or tokens % ranks:
-        parser.error(f"{ranks} ranks must be a multiple of --expert-ranks {expert_ranks}, and --tokens {tokens} of them")
-    torch.manual_seed(0)
-    model = Model(**given).to(device)
-    spread(model, expert_ranks)
+    data = batches(given.steps, given.tokens, given.hidden, rank, ranks)
+    model = build(given, device)
     if rank == 0:
-        local, whole = (sum(f(each) for each in model.parameters()) for f in (local_size, Tensor.numel))
-        print(f"{ranks} ranks, dp {ranks // expert_ranks} x ep {expert_ranks}; each stores {local:,} of {whole:,} weights")
-    for step, (loss, norm) in enumerate(train(model, batches(steps, tokens, given["hidden"], rank, ranks), device)):
+        print("{} of {} weights are on the first rank, of {}".format(*stored(model), ranks))
+    for step, (loss, norm) in enumerate(train(model, data, device)):
         if rank == 0:
             print(f"step {step:3}  loss {loss:.6f}  gradient {norm:.6f}", flush=True)
     dist.destroy_process_group()
-
-
-def local_size(parameter: DTensor) -> int:
-    """How many elements of a parameter this rank stores."""
-    return parameter.to_local().numel()
 
 
 if __name__ == "__main__":
