@@ -13,7 +13,7 @@ import torch
 import train_experts
 from places import ROOT
 
-ALONE = dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost", MASTER_PORT="0")
+ALONE = dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost", MASTER_PORT="0", OMP_NUM_THREADS="1")
 
 
 def test_the_program_trains_as_a_whole_model_does():
