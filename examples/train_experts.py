@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from course_kernels.distributed import ExpertParallel
@@ -71,7 +71,10 @@ class Model(nn.Module):
 
 
 def spread(model: Model, expert_ranks: int) -> None:
-    """Shard a model over all processes.
+    """Shard a model over all processes. Every gradient is then the sum over all ranks.
+
+    FSDP2 would divide by the ranks of a weight's mesh: all of them for the dense part, those of "dp" for experts, whose
+    backward has summed over "ep".
 
     Args:
         model: the same on all ranks. Its experts' values come from the first rank.
@@ -88,18 +91,12 @@ def spread(model: Model, expert_ranks: int) -> None:
     for layer in model.layers:
         ExpertParallel(grid["ep"], layer.experts.num_experts).shard(layer.experts)
         fully_shard(layer.experts, mesh=grid["dp"])
-        mean_over(ranks, layer.experts)
         fully_shard(layer, mesh=everyone)
     fully_shard(model, mesh=everyone)
-
-
-def mean_over(ranks: int, experts: nn.Module) -> None:
-    """Make the gradients of sharded experts means over all ranks, as those of the dense part are.
-
-    Backward sums them over "ep", where tokens of all ranks arrive. FSDP2 would divide by the ranks of "dp" alone.
-    """
-    experts.set_gradient_divide_factor(float(ranks))
-    experts.set_force_sum_reduction_for_comms(True)  # gloo has no sum with a factor
+    for module in model.modules():
+        if isinstance(module, FSDPModule):  # all gradients are sums over all ranks; ``train`` divides the loss
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no sum with a factor
 
 
 def clip(model: nn.Module, most: float) -> float:
@@ -134,27 +131,31 @@ def batches(steps: int, tokens: int, hidden: int, rank: int, ranks: int) -> Iter
 
 
 def train(
-    model: nn.Module, data: Iterable[tuple[Tensor, Tensor]], device: torch.device, most: float | None = 1.0
+    model: nn.Module,
+    data: Iterable[tuple[Tensor, Tensor]],
+    device: torch.device,
+    ranks: int = 1,
+    most: float | None = 1.0,
 ) -> Iterator[tuple[float, float | None]]:
     """Train, and yield the loss of each step, the mean over all ranks, and the norm of its gradient.
 
     Args:
-        model: spread over all ranks, or a whole one.
+        model: spread over all ranks by ``spread``, or a whole one.
         data: this rank's tokens and targets, as many on each rank.
         device: of the model.
+        ranks: how many train together; 1 for a whole model.
         most: clip gradients to this norm; None clips nothing and yields no norm.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)  # parameters are on two meshes
     for x, target in data:
-        loss = (model(x.to(device)) - target.to(device)).square().mean()
+        loss = (model(x.to(device)) - target.to(device)).square().mean() / ranks  # the sum over all is the mean
         loss.backward()
         norm = None if most is None else clip(model, most)
         optimizer.step()
         optimizer.zero_grad()
         mean = loss.detach()
-        if dist.is_initialized():
+        if ranks > 1:
             dist.all_reduce(mean)
-            mean /= dist.get_world_size()
         yield mean.item(), norm
 
 
@@ -197,7 +198,7 @@ def main() -> None:
     model = build(given, device)
     if rank == 0:
         print("{} of {} weights are on the first rank, of {}".format(*stored(model), ranks))
-    for step, (loss, norm) in enumerate(train(model, data, device)):
+    for step, (loss, norm) in enumerate(train(model, data, device, ranks)):
         if rank == 0:
             print(f"step {step:3}  loss {loss:.6f}  gradient {norm:.6f}", flush=True)
     dist.destroy_process_group()

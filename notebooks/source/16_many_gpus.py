@@ -261,8 +261,9 @@ for router, counts in arriving.items():  # the layer of above, on four GPUs
 # | **dp 1** | rank 2 | rank 3 |
 #
 # `shard` takes a module that has all experts and makes its parameters DTensors: tensors of which each rank stores a
-# part. Which mean do the experts' gradients need? Tokens of the whole row have arrived, so backward has already summed
-# over "ep". FSDP2 sums over "dp", and would divide by two. The mean is over all four.
+# part. Mind the gradients: tokens of the whole row have arrived, so backward has already summed over "ep". FSDP2 sums
+# over "dp", and would divide by the ranks of the column alone. So let FSDP2 divide by 1, and divide the loss by all
+# ranks.
 
 
 # %%
@@ -273,16 +274,16 @@ def train(rank, ranks):
     grid = init_device_mesh("cpu", (max(1, ranks // 2), min(2, ranks)), mesh_dim_names=("dp", "ep"))
     ExpertParallel(grid["ep"], num_experts=8).shard(experts)
     fully_shard(experts, mesh=grid["dp"])
-    experts.set_gradient_divide_factor(float(ranks))
+    experts.set_gradient_divide_factor(1.0)
     experts.set_force_sum_reduction_for_comms(True)  # gloo has no sum with a factor
     optimizer, losses = torch.optim.SGD(experts.parameters(), lr=5.0), []
     own = slice(rank * 24 // ranks, (rank + 1) * 24 // ranks)  # the tokens of this rank
     for _ in range(10):
-        loss = (experts(tokens[own], index[own], weights[own]) - tokens[own]).square().mean()
+        loss = (experts(tokens[own], index[own], weights[own]) - tokens[own]).square().mean() / ranks
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        dist.all_reduce(mean := loss.detach() / ranks)
+        dist.all_reduce(mean := loss.detach())  # the sum over all ranks
         losses.append(mean.item())
     return losses, experts.down_proj.to_local().shape[0]
 
@@ -429,8 +430,8 @@ display(fold(plan.sends_of), fold(peers.put_kernel), fold(peers.fetch_sum_kernel
 # 3. Simulate 1,024 tokens. How many chunks does the model choose?
 #    <details><summary>Answer</summary>One: a chunk's latency costs more than it hides.</details>
 # 4. Delete the line with `set_gradient_divide_factor`. For how many ranks do the losses change?
-#    <details><summary>Answer</summary>For both. FSDP2 then divides by the ranks of a column, one or two, so the
-#    experts' gradients are twice the mean.</details>
+#    <details><summary>Answer</summary>For four. FSDP2 then divides by the ranks of a column: two of four ranks, one of
+#    two.</details>
 # 5. Let tokens of the 64 GPUs choose one expert: `top_k=1`. What does a row for each node save?
 #    <details><summary>Answer</summary>Nothing: a token has one expert, so it goes to one rank and to one node, whatever
 #    the way.</details>
@@ -446,7 +447,7 @@ display(fold(plan.sends_of), fold(peers.put_kernel), fold(peers.fetch_sum_kernel
 # - The slowest rank decides, and all others wait.
 # - From the second node on the network binds. There a row for each node saves most.
 # - Every rank makes every call, tokens or not. Make a plan once.
-# - Gradients are means over all ranks, those of the experts, too.
+# - Gradients of experts are summed over a row by backward, and over a column by FSDP2. Divide once, by all ranks.
 #
 # ## References
 #

@@ -27,14 +27,11 @@ def alone(world, most=1.0):
     torch.manual_seed(0)
     whole = train_experts.Model(**train_experts.SIZES).to(world.device)
     data = train_experts.batches(GIVEN.steps, GIVEN.tokens, GIVEN.hidden, 0, 1)
-    return train_experts.train(whole, data, world.device, most)
+    return train_experts.train(whole, data, world.device, most=most)
 
 
 def same_training(got, wanted):
     """True, or the first step whose loss or norm differs."""
-    wanted = list(wanted)
-    if not wanted[-1][0] < 0.5 * wanted[0][0]:
-        return f"one process does not learn: {wanted[0]} to {wanted[-1]}"
     for step, (ours, theirs) in enumerate(zip(got, wanted, strict=True)):
         for value, other in zip(ours, theirs, strict=True):
             if value != other and not abs(value - other) < 1e-3 * other:
@@ -42,18 +39,24 @@ def same_training(got, wanted):
     return True
 
 
-def part(world):
+def part(world, steps=GIVEN.steps):
     """This rank's tokens."""
-    return train_experts.batches(GIVEN.steps, GIVEN.tokens, GIVEN.hidden, world.rank, world.size)
+    return train_experts.batches(steps, GIVEN.tokens, GIVEN.hidden, world.rank, world.size)
 
 
 def fsdp_and_experts(world):
-    """The example: FSDP2 over one dimension of a mesh, experts over the other, FSDP of the dense part over both."""
-    model = train_experts.build(GIVEN, world.device)
-    local, whole = train_experts.stored(model)
-    if local * world.size != whole:
-        return f"a rank stores {local} weights of {whole}"
-    return same_training(train_experts.train(model, part(world), world.device), alone(world))
+    """The example: FSDP2 over one dimension of a mesh, experts over the other, FSDP of the dense part over both. Then a
+    few steps with experts over all ranks, where FSDP2 has one rank to shard them over."""
+    wanted = list(alone(world))
+    for expert_ranks, steps in ((2, GIVEN.steps), (world.size, 4)):
+        model = train_experts.build(train_experts.parse(["--expert-ranks", str(expert_ranks)]), world.device)
+        local, whole = train_experts.stored(model)
+        if local * world.size != whole:
+            return f"a rank stores {local} weights of {whole}"
+        got = train_experts.train(model, part(world, steps), world.device, world.size)
+        if (found := same_training(got, wanted[:steps])) is not True:
+            return f"experts over {expert_ranks}: {found}"
+    return wanted[-1][0] < 0.5 * wanted[0][0] or f"one process does not learn: {wanted[0]} to {wanted[-1]}"
 
 
 def ddp_and_experts(world):
@@ -74,7 +77,10 @@ def ddp_and_experts(world):
         layer.experts = experts
     nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
     wrapped = nn.parallel.DistributedDataParallel(model)
-    return same_training(train_experts.train(wrapped, part(world), world.device, None), alone(world, None))
+    losses = torch.tensor([loss for loss, _ in train_experts.train(wrapped, part(world), world.device, most=None)])
+    dist.all_reduce(losses := losses.to(world.device))
+    mean = [(loss, None) for loss in (losses / world.size).tolist()]
+    return same_training(mean, alone(world, most=None))
 
 
 def checkpointed(world):
