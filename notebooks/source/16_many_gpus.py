@@ -332,7 +332,7 @@ figures.clusters(panels)
 # </details>
 #
 # This is a simulation. A test compares it with published bandwidths of two and four nodes, to which nothing was fitted:
-# it is too fast by about a fifth.
+# it is too fast, by less than a quarter.
 #
 # ## What goes wrong
 #

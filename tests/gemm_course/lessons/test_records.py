@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from course_kernels.bench.rows import by_name
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, CuteConfig
 from gemm_course.lessons import records
+from places import ROOT
 
 
 def test_program_times_pair_the_record_with_the_simulation():
@@ -239,3 +242,37 @@ def test_several_gpus_without_a_record(monkeypatch):
     monkeypatch.setattr(records.record, "load", missing)
     assert records.parallel_times("qwen3-30b-a3b", 2, 8, "zipf") == {}
     assert records.parallel_panels(8) == {}
+
+
+def lesson_16(shown: list) -> None:
+    """Run its cells that read the record, after the cell that imports."""
+    source = (ROOT / "notebooks" / "source" / "16_many_gpus.py").read_text(encoding="utf-8")
+    imports, *cells = re.findall(r"^# %%(?: tags=.*)?\n((?:(?!# %%).*\n)+)", source, re.MULTILINE)
+    names = {"__name__": "lesson"}
+    exec(imports, names)
+    names["display"] = shown.append
+    for cell in cells:
+        if "records.parallel" in cell:
+            exec(cell, names)
+    shown.append(names["recorded"])
+
+
+def test_lesson_16_reads_the_record(monkeypatch, tmp_path, capsys):
+    runs = [parallel_record(tokens=tokens)["runs"] for tokens in (8192, 16384)]
+    merged = [dict(ranks=one["ranks"], rows=one["rows"] + other["rows"]) for one, other in zip(*runs)]
+    (tmp_path / "expert_parallel.json").write_text(json.dumps(dict(provenance={}, runs=merged)), encoding="utf-8")
+    monkeypatch.setattr(records.record, "RESULTS", tmp_path)
+    lesson_16(shown := [])
+    figure, recorded = shown
+    assert recorded == {"by hand": 16000.0, "deduplicated": 10000.0}, "no record has the chunks that the model chooses"
+    assert len(figure.axes) == 6
+    printed = capsys.readouterr().out
+    assert "recorded ways: by hand, deduplicated\n" in printed
+    assert printed.count("symmetric is 2.67 times as fast as by hand") == 12
+
+
+def test_lesson_16_without_a_record(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(records.record, "RESULTS", tmp_path)
+    lesson_16(shown := [])
+    assert shown == ["not recorded yet", {}]
+    assert "recorded ways: not recorded yet\n" in capsys.readouterr().out
