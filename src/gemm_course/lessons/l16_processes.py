@@ -22,14 +22,14 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-import torch.distributed.fsdp  # imported in the server, before processes fork; so is the next one
 
-import course_kernels.distributed  # noqa: F401
+import course_kernels.distributed  # noqa: F401 (imports it in the server, before processes fork)
 
 _TIME_OUT = re.compile(r"(\[[^\]]*\] )?(Operation timed out!|Timed out waiting \d+ms for \w+ operation to complete)")
 PATIENCE_S = 120.0  # for a machine that is busy with other things
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([__name__])
+# FSDP2 and checkpointing import the last one when they are first used: seconds, in every process.
+_context.set_forkserver_preload([__name__, "torch.distributed.fsdp", "torch._dynamo"])
 
 
 class Failure(NamedTuple):
