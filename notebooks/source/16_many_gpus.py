@@ -151,8 +151,8 @@ def parallel_layer(rank):
 print("equals one process:", torch.allclose(torch.cat(processes.run(parallel_layer, 4)), one, atol=1e-5))
 
 # %% [markdown]
-# `plan` looks at the ids alone. Its `matrix` says how many rows each rank sends to each rank, and its `choices` for how
-# many choices this rank has to compute. All ranks get the same matrix.
+# `plan` looks at the ids alone. The result's `matrix` says how many rows each rank sends to each rank; all ranks get
+# the same one. Its `choices` is the number of choices that this rank has to compute.
 #
 # **Guess:** a model has 128 experts on four ranks, and each token chooses eight. How many of the rows are left?
 
@@ -227,7 +227,10 @@ for title, layers in by_model.items():
         if ours and "by hand" in us:
             way = min(ours, key=ours.get)
             print(f"{title}, {gpus}: {way} is {us['by hand'] / us[way]:.2f} times as fast as by hand")
-display(figures.recorded_layers(by_model) if by_model else "not recorded yet")
+if by_model:
+    display(figures.recorded_layers(by_model))
+else:
+    print("not recorded yet")
 
 # %% [markdown]
 # ## The slowest rank decides
@@ -338,8 +341,8 @@ figures.clusters(panels)
 #
 # ### A rank without tokens that does not call
 #
-# Rank 1 has no tokens, and skips the layer. The others wait for it, until the group's time-out. It is two seconds here;
-# by default it is minutes.
+# Suppose that rank 1 has no tokens, and so skips the layer. The others wait for it, until the group's time-out. It is
+# two seconds here; by default it is minutes.
 
 
 # %%
@@ -379,7 +382,8 @@ print(f"{(grad[:5].T @ buffer[:5]).isnan().float().mean():.0%} without")
 # ### A routing that is drawn again
 #
 # Activation checkpointing keeps no activations: backward runs the forward once more. This router adds noise from a
-# generator of its own, so the second run chooses other experts. Nothing crashes. The gradients belong to no forward.
+# generator of its own, so the second run chooses other experts. Nothing crashes, but the gradients are those of neither
+# run.
 
 
 # %%
@@ -430,15 +434,13 @@ display(fold(plan.sends_of), fold(peers.put_kernel), fold(peers.fetch_sum_kernel
 # 3. Simulate 1,024 tokens. How many chunks does the model choose?
 #    <details><summary>Answer</summary>One: a chunk's latency costs more than it hides.</details>
 # 4. Delete the line with `set_gradient_divide_factor`. For how many ranks do the losses change?
-#    <details><summary>Answer</summary>For four. FSDP2 then divides by the ranks of a column: two of four ranks, one of
-#    two.</details>
+#    <details><summary>Answer</summary>For four. FSDP2 then divides by the ranks of a column, too: by two of four ranks,
+#    and by one of two.</details>
 # 5. Let tokens of the 64 GPUs choose one expert: `top_k=1`. What does a row for each node save?
 #    <details><summary>Answer</summary>Nothing: a token has one expert, so it goes to one rank and to one node, whatever
 #    the way.</details>
-# 6. Connect all 64 GPUs by NVLink, with `Cluster(ranks, node=64)`; a node must divide the ranks, so simulate 64 alone.
-#    What binds now?
-#    <details><summary>Answer</summary>NVLink, whose latency and bandwidth are those of two H100. The network carries
-#    nothing.</details>
+# 6. Connect all GPUs by NVLink, with `Cluster(ranks, node=64)`. What does a row for each node save now?
+#    <details><summary>Answer</summary>Nothing: there is one node, and the network carries nothing.</details>
 #
 # ## Summary
 #

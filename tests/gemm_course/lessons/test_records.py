@@ -274,5 +274,5 @@ def test_lesson_16_reads_the_record(monkeypatch, tmp_path, capsys):
 def test_lesson_16_without_a_record(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(records.record, "RESULTS", tmp_path)
     lesson_16(shown := [])
-    assert shown == ["not recorded yet", {}]
-    assert "recorded ways: not recorded yet\n" in capsys.readouterr().out
+    assert shown == [{}]
+    assert capsys.readouterr().out == "recorded ways: not recorded yet\nnot recorded yet\n"
