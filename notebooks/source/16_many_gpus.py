@@ -228,6 +228,7 @@ for title, layers in by_model.items():
             way = min(ours, key=ours.get)
             print(f"{title}, {gpus}: {way} is {us['by hand'] / us[way]:.2f} times as fast as by hand")
 if by_model:
+    print("recorded on", records.parallel_record()["provenance"]["gpu"])
     display(figures.recorded_layers(by_model))
 else:
     print("not recorded yet")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -237,17 +238,21 @@ def layer_overheads(rows: Sequence[Mapping], part: str) -> dict[str, dict[int, f
     return found
 
 
+def parallel_record() -> Mapping | None:
+    """The record of expert parallelism, that of H100s if there are two; None without one."""
+    for name in ("expert_parallel_h100", "expert_parallel"):
+        with contextlib.suppress(FileNotFoundError):
+            return record.load(name)
+    return None
+
+
 def parallel_rows(results: Mapping | None = None) -> list[dict]:
-    """The rows of the record of expert parallelism, each with the number of its "ranks"; none without a record.
+    """The rows of a record of expert parallelism, each with the number of its "ranks"; none without a record.
 
     Args:
-        results: the record; "expert_parallel" by default.
+        results: the record; that of ``parallel_record`` by default.
     """
-    if results is None:
-        try:
-            results = record.load("expert_parallel")
-        except FileNotFoundError:
-            return []
+    results = results or parallel_record() or dict(runs=[])
     return [dict(ranks=run["ranks"]) | row for run in results["runs"] for row in run["rows"]]
 
 

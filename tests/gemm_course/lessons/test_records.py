@@ -257,10 +257,13 @@ def lesson_16(shown: list) -> None:
     shown.append(names["recorded"])
 
 
-def test_lesson_16_reads_the_record(monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("name", ["expert_parallel", "expert_parallel_h100"])
+def test_lesson_16_reads_the_record(monkeypatch, tmp_path, capsys, name):
     runs = [parallel_record(tokens=tokens)["runs"] for tokens in (8192, 16384)]
     merged = [dict(ranks=one["ranks"], rows=one["rows"] + other["rows"]) for one, other in zip(*runs)]
-    (tmp_path / "expert_parallel.json").write_text(json.dumps(dict(provenance={}, runs=merged)), encoding="utf-8")
+    about = dict(gpu="NVIDIA H100")
+    text = json.dumps(dict(provenance=about, runs=merged))
+    (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
     monkeypatch.setattr(records.record, "RESULTS", tmp_path)
     lesson_16(shown := [])
     figure, recorded = shown
@@ -268,6 +271,7 @@ def test_lesson_16_reads_the_record(monkeypatch, tmp_path, capsys):
     assert len(figure.axes) == 6
     printed = capsys.readouterr().out
     assert "recorded ways: by hand, deduplicated\n" in printed
+    assert "recorded on NVIDIA H100\n" in printed
     assert printed.count("symmetric is 2.67 times as fast as by hand") == 12
 
 
