@@ -15,24 +15,30 @@
 # **About 45 minutes. Afterwards you can**
 #
 # - write a layer whose experts are spread over processes, and test it on a laptop;
+# - train a model with such layers, with the losses of one process;
 # - say how often a token has to travel, and how much that saves;
 # - predict from where on the network binds;
 # - avoid three mistakes: a silent rank, padding with NaN, a routing that is drawn again.
 #
-# You need: lesson [14](14_the_moe_layer.ipynb).
+# You need: lesson [14](14_the_moe_layer.ipynb). You need not know `torch.distributed`.
 
 # %%
 import gemm_course  # import first: without a GPU, kernels then run in the interpreter
 
+import textwrap
+
 import torch
 import torch.distributed as dist
 from IPython.display import display
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import silu
 from torch.utils.checkpoint import checkpoint
 
 from course_kernels import moe_feed_forward
 from course_kernels.distributed import ExpertParallel, plan
 from course_kernels.kernels import peers
+from course_kernels.moe import Experts
 from course_kernels.schedule import Cluster, ExpertLayer, exchange, layer_time
 from gemm_course.figures import f16_ranks as figures
 from gemm_course.lessons import l16_processes as processes, records
@@ -41,11 +47,16 @@ from gemm_course.lessons.listing import fold
 # %% [markdown]
 # ## Four ranks on a laptop
 #
-# Each GPU has a process of its own, a *rank*. All ranks run the same program, each on its own tokens. They exchange
-# data in *collectives*: calls that all ranks make. `processes.run` starts real processes here, with torch's backend
-# gloo. On GPUs the backend is NCCL, and the calls are the same.
+# Each GPU has a process of its own, a [rank](glossary.md#rank), with a number from 0 on. All ranks run the same
+# program, each on its own tokens. They form a [process group](glossary.md#process-group), and exchange data in
+# [collectives](glossary.md#collective): calls that all ranks of the group make. A collective ends on a rank when its
+# data have arrived, so a rank waits for the others.
 #
-# `all_to_all_single` is the collective of this lesson: each rank sends a part to each rank.
+# A GPU is not needed to try this. `processes.run(function, 4, ...)` starts four real processes and calls
+# `function(rank, ...)` in each. They exchange data through sockets, by torch's backend gloo. GPUs use the backend
+# [NCCL](glossary.md#NCCL), and the calls are the same.
+#
+# `all_to_all_single` is the collective of this lesson: each rank sends a part of a tensor to each rank.
 
 
 # %%
@@ -56,13 +67,14 @@ def greet(rank, ranks):
     return arriving.tolist()
 
 
-for rank, arrived in enumerate(processes.run(greet, 4, 4)):
+for rank, arrived in enumerate(processes.run(greet, 4, 4)):  # in 4 processes, with ranks=4
     print(f"rank {rank} gets {arrived}")
 
 # %% [markdown]
 # ## A token's journey
 #
-# Here eight experts are spread over four ranks, two on each. A token of rank 0 has chosen the experts 2, 3 and 6:
+# In [expert parallelism](glossary.md#expert-parallelism) each rank has some experts, and all ranks have tokens. Here
+# eight experts are spread over four ranks, two on each. A token of rank 0 has chosen the experts 2, 3 and 6:
 
 # %%
 figures.journey()
@@ -70,20 +82,21 @@ figures.journey()
 # %% [markdown]
 # ## By hand
 #
-# Training frameworks often write it like this. Sort all choices by expert, and so by rank. Exchange the counts, then
-# the rows. Compute, and send the results back the same way.
+# Training frameworks often write it like this. Sort all choices by expert, and so by rank. Exchange the counts: a rank
+# must know how many rows will arrive before it can make room for them. Then exchange the rows, compute, and send the
+# results back the same way.
 
 
 # %%
 def by_hand(x, index, weights, gate_up, down, ranks):
-    local, k = len(gate_up), index.shape[1]
-    order = index.flatten().argsort(stable=True)
+    local, k = len(gate_up), index.shape[1]  # experts of this rank, choices of a token
+    order = index.flatten().argsort(stable=True)  # choices by expert; choice c is of token c // k
     counts = torch.bincount(index.flatten(), minlength=ranks * local).view(ranks, local)
     arriving = torch.empty_like(counts)
-    dist.all_to_all_single(arriving, counts)
+    dist.all_to_all_single(arriving, counts)  # (source, expert of this rank)
     sent, received = counts.sum(1).tolist(), arriving.sum(1).tolist()
     rows = x.new_empty(sum(received), x.shape[1])
-    dist.all_to_all_single(rows, x[order // k], received, sent)
+    dist.all_to_all_single(rows, x[order // k], received, sent)  # by source, then by expert
     expert = torch.arange(local).repeat(ranks).repeat_interleave(arriving.flatten())
     results = torch.empty_like(rows)
     for e in range(local):
@@ -101,7 +114,7 @@ x, (gate_up, down) = torch.randn(22, 16), (torch.randn(8, 48, 16) / 4, torch.ran
 weights, index = torch.randn(22, 8).softmax(1).topk(3)
 
 
-def of_rank(rank):
+def of_rank(rank):  # its tokens, their choices, its experts
     own = slice(2 * rank, 2 * rank + 2)  # the experts of this rank
     return [each.split(sizes)[rank] for each in (x, index, weights)] + [gate_up[own], down[own]]
 
@@ -123,7 +136,8 @@ print("equals one process:", torch.allclose(torch.cat(processes.run(hand_layer, 
 figures.splits([each.tolist() for each in index.split([3, 2, 3, 2, 12])[:4]], experts=8)
 
 # %% [markdown]
-# The library does so. `dispatch` sends the tokens and says which experts of this rank they need. `combine` returns the
+# The library does so. An `ExpertParallel` knows the group of ranks (`dist.group.WORLD` is all of them) and the number
+# of experts. Its `dispatch` sends the tokens and says which experts of this rank they need. Its `combine` returns the
 # sums. `moe_feed_forward(..., ep=...)` calls both.
 
 
@@ -137,11 +151,14 @@ def parallel_layer(rank):
 print("equals one process:", torch.allclose(torch.cat(processes.run(parallel_layer, 4)), one, atol=1e-5))
 
 # %% [markdown]
+# `plan` looks at the ids alone. The result's `matrix` says how many rows each rank sends to each rank; all ranks get
+# the same one. Its `choices` is the number of choices that this rank has to compute.
+#
 # **Guess:** a model has 128 experts on four ranks, and each token chooses eight. How many of the rows are left?
 
 
 # %% tags=["hide-output"]
-def chosen(rank, router):
+def chosen(rank, router):  # ids of 512 tokens; by Zipf's law the first experts are in demand
     scores = torch.rand(512, 128, generator=torch.Generator().manual_seed(rank))
     load = torch.arange(1, 129.0) ** (-0.8 if router == "Zipf" else 0.0)
     return (scores.log() / load).topk(8).indices
@@ -166,10 +183,12 @@ figures.matrices({"by hand": by_choice, "once for each rank": deduplicated})
 #
 # ## Time
 #
-# A model: a transfer takes a latency and its bytes over the link's bandwidth. Both numbers were fitted to
-# `all_to_all_single` on two H100. If the tokens are cut into chunks, one chunk travels while another is computed.
+# A model: a transfer takes a latency, and its bytes over the link's bandwidth. Both numbers were fitted to
+# `all_to_all_single` on two H100. Here is a layer of Qwen3-30B-A3B with 16,384 tokens on each of two GPUs. The wire
+# carries tokens there and results back, and the SMs compute between them. If the tokens are cut into chunks, one chunk
+# travels while another is computed: they *overlap*.
 #
-# **Guess:** what saves more on two GPUs: to deduplicate, or to overlap?
+# **Guess:** what saves more: to send each token once for each rank (*deduplicated*), or to overlap?
 
 # %% tags=["hide-output"]
 qwen3, tokens = ExpertLayer(hidden=2048, inner=768, experts=128, top_k=8), 16384
@@ -178,7 +197,7 @@ times = {
     "deduplicated": layer_time(qwen3, tokens, Cluster(2), chunks=1),
     "overlapped": layer_time(qwen3, tokens, Cluster(2)),
 }
-measured = records.parallel_times(tokens, "uniform")
+measured = records.parallel_times("qwen3-30b-a3b", 2, tokens, "uniform")
 chunks = times["overlapped"].chunks
 ways = {"by hand": "by hand, our products", "deduplicated": "all_to_all", "overlapped": f"all_to_all, {chunks} chunks"}
 recorded = {name: measured[way] for name, way in ways.items() if way in measured}
@@ -192,27 +211,108 @@ figures.timelines(times, recorded)
 #
 # </details>
 #
-# The model leaves out the launches, and the memory traffic of gathers and sums. So real layers take longer.
+# The model leaves out the launches, and the memory traffic of gathers and sums. Expect a real layer to take longer.
 #
+# ### Recorded
+#
+# Here are layers of three models with 8,192 tokens on each GPU. *all_to_all* is this library's layer over NCCL, and
+# *overlapped* the same in chunks. With *symmetric* nothing is read on the host: kernels write rows into the memory of
+# other GPUs, over NVLink. The dashed line is the same work without any exchange. By hand has our products, too.
+
+# %%
+by_model = records.parallel_panels(8192)
+for title, layers in by_model.items():
+    for gpus, us in layers.items():
+        ours = {way: us[way] for way in ("all_to_all", "overlapped", "symmetric") if way in us}
+        if ours and "by hand" in us:
+            way = min(ours, key=ours.get)
+            print(f"{title}, {gpus}: {way} is {us['by hand'] / us[way]:.2f} times as fast as by hand")
+if by_model:
+    print("recorded on", records.parallel_record()["provenance"]["gpu"])
+    display(figures.recorded_layers(by_model))
+else:
+    print("not recorded yet")
+
+# %% [markdown]
 # ## The slowest rank decides
 #
-# Results return when all ranks are done. So the rank whose experts are most in demand decides, and the others wait.
-# Here are the real plans of four processes.
+# A rank needs results of all others. So the rank whose experts are most in demand decides, and the others wait. Here
+# are the real plans of four processes.
 
 # %%
 arriving = {router: [choices for _, choices in processes.run(matrix_of, 4, router)] for router in ("uniform", "Zipf")}
 figures.loads(arriving)
 
 # %%
-for router, counts in arriving.items():
+for router, counts in arriving.items():  # the layer of above, on four GPUs
     most = max(counts) / (sum(counts) / 4)
     print(f"{router}: {layer_time(qwen3, tokens, Cluster(4), imbalance=most).total_us / 1e3:.2f} ms simulated")
 
 # %% [markdown]
+# ## The rest of the model
+#
+# A model has more than experts: attention, norms, routers. All ranks need this *dense* part. Each rank runs it on its
+# own tokens, so its gradients must be averaged over all ranks. torch's [FSDP2](glossary.md#FSDP2) does that, and it
+# stores only a part of each weight on each rank.
+#
+# If there are more ranks than one set of experts needs, several ranks hold the same experts. So arrange the ranks in a
+# [mesh](glossary.md#mesh), a grid. A row ("ep") has all experts. A column ("dp", data parallel) has the same experts,
+# and FSDP2 shards these over the column:
+#
+# | | ep 0: experts 0 to 3 | ep 1: experts 4 to 7 |
+# | --- | --- | --- |
+# | **dp 0** | rank 0 | rank 1 |
+# | **dp 1** | rank 2 | rank 3 |
+#
+# `shard` takes a module that has all experts and makes its parameters DTensors: tensors of which each rank stores a
+# part. Mind the gradients: tokens of the whole row have arrived, so backward has already summed over "ep". FSDP2 sums
+# over "dp", and would divide by the ranks of the column alone. So let FSDP2 divide by 1, and divide the loss by all
+# ranks.
+
+
+# %%
+def train(rank, ranks):
+    torch.manual_seed(0)  # the same weights and tokens on every rank
+    experts, tokens = Experts(8, 16, 24), torch.randn(24, 16)
+    weights, index = torch.randn(24, 8).softmax(1).topk(3)
+    grid = init_device_mesh("cpu", (max(1, ranks // 2), min(2, ranks)), mesh_dim_names=("dp", "ep"))
+    ExpertParallel(grid["ep"], num_experts=8).shard(experts)
+    fully_shard(experts, mesh=grid["dp"])
+    experts.set_gradient_divide_factor(1.0)
+    experts.set_force_sum_reduction_for_comms(True)  # gloo has no sum with a factor
+    optimizer, losses = torch.optim.SGD(experts.parameters(), lr=5.0), []
+    own = slice(rank * 24 // ranks, (rank + 1) * 24 // ranks)  # the tokens of this rank
+    for _ in range(10):
+        loss = (experts(tokens[own], index[own], weights[own]) - tokens[own]).square().mean() / ranks
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        dist.all_reduce(mean := loss.detach())  # the sum over all ranks
+        losses.append(mean.item())
+    return losses, experts.down_proj.to_local().shape[0]
+
+
+# %%
+alone, _ = processes.run(train, 1, 1)[0]
+print(f"one process: the loss falls from {alone[0]:.2f} to {alone[-1]:.2f}")
+for ranks in (2, 4):
+    losses, held = processes.run(train, ranks, ranks)[0]
+    same = torch.allclose(torch.tensor(losses), torch.tensor(alone), rtol=1e-4)
+    print(f"{ranks} ranks: {held} of 8 experts on each, the same losses: {same}")
+
+# %% [markdown]
+# [train_experts.py](../examples/train_experts.py) is a whole program for your own model: layers with routers, FSDP2 for
+# the dense part, clipped gradients. `torchrun` starts its processes. Its losses are the same on one process and on
+# four:
+#
+# ```sh
+# torchrun --nproc-per-node 4 examples/train_experts.py
+# ```
+#
 # ## 64 GPUs
 #
 # Inside a node of eight GPUs there is NVLink. Between nodes there is a network, with an adapter for each GPU. A token
-# can travel once for each choice, once for each rank, or once for each node, and go on over NVLink.
+# can travel once for each choice, once for each rank, or once for each node: a GPU there hands it on over NVLink.
 #
 # **Guess:** from how many GPUs on is the network slower than NVLink? What does a row for each node save?
 
@@ -236,33 +336,34 @@ figures.clusters(panels)
 # </details>
 #
 # This is a simulation. A test compares it with published bandwidths of two and four nodes, to which nothing was fitted:
-# it is too fast by about a fifth.
+# it is too fast, by less than a quarter.
 #
 # ## What goes wrong
 #
 # ### A rank without tokens that does not call
 #
-# Rank 1 has no tokens, and skips the layer. The group's time-out is short here; by default it is minutes.
+# Suppose that rank 1 has no tokens, and so skips the layer. The others wait for it, until the group's time-out. It is
+# two seconds here; by default it is minutes.
 
 
 # %%
 def skip_if_empty(rank):
     if rank == 1:
-        return "skipped"
+        return "skipped the layer"
     x, index, weights, gate_up, down = of_rank(rank)
     ep = ExpertParallel(dist.group.WORLD, num_experts=8)
     return moe_feed_forward(x, gate_up, down, index, weights, ep=ep)
 
 
-for rank, found in enumerate(processes.run(skip_if_empty, 4, seconds=1.5, fails=True)):
-    text = found if rank == 1 else ": ".join(found.text.split(": ")[:2])  # without the addresses of sockets
-    print(f"rank {rank}: {text}")
+for rank, found in enumerate(processes.run(skip_if_empty, 4, seconds=2.0, fails=True)):
+    print(textwrap.fill(f"rank {rank}: {found}", 110, subsequent_indent="        "))
 
 # %% [markdown]
 # ### Padding with NaN
 #
-# A buffer has room for eight rows, and five have arrived. The gradient of the other three is 0. Their old memory holds
-# NaN.
+# If nothing is read on the host, nobody knows how many rows will arrive. So a buffer has room for the most that can.
+# Here it has room for eight rows, and five have arrived. The other three hold NaN, from what was in that memory before.
+# Their gradient is 0.
 #
 # **Guess:** how many elements of the weight's gradient become NaN?
 
@@ -281,8 +382,9 @@ print(f"{(grad[:5].T @ buffer[:5]).isnan().float().mean():.0%} without")
 #
 # ### A routing that is drawn again
 #
-# Activation checkpointing runs forward twice. This router adds noise from a generator of its own, so the second run
-# chooses other experts. Nothing crashes.
+# Activation checkpointing keeps no activations: backward runs the forward once more. This router adds noise from a
+# generator of its own, so the second run chooses other experts. Nothing crashes, but the gradients are those of neither
+# run.
 
 
 # %%
@@ -311,7 +413,7 @@ for how in ("drawn again", "plan kept"):
     print(f"{how}: the gradients are {'right' if same else 'wrong'}")
 
 # %% [markdown]
-# So make the plan once, outside of what is checkpointed, and pass it on.
+# So make the plan once, outside of what is checkpointed, and pass it on as `routing=`.
 #
 # ## The production code
 #
@@ -328,16 +430,27 @@ display(fold(plan.sends_of), fold(peers.put_kernel), fold(peers.fetch_sum_kernel
 #
 # 1. Set `sizes` to `[22, 0, 0, 0]`. Is the layer still right?
 #    <details><summary>Answer</summary>Yes. A rank without tokens sends nothing, and computes for the others.</details>
-# 2. Simulate 1,024 tokens. How many chunks does the model choose?
+# 2. Draw the matrix of `processes.run(matrix_of, 4, "Zipf")` instead. Which column is the darkest?
+#    <details><summary>Answer</summary>The first: rank 0 has the experts that are most in demand.</details>
+# 3. Simulate 1,024 tokens. How many chunks does the model choose?
 #    <details><summary>Answer</summary>One: a chunk's latency costs more than it hides.</details>
+# 4. Delete the line with `set_gradient_divide_factor`. For how many ranks do the losses change?
+#    <details><summary>Answer</summary>For four. FSDP2 then divides by the ranks of a column, too: by two of four ranks,
+#    and by one of two.</details>
+# 5. Let tokens of the 64 GPUs choose one expert: `top_k=1`. What does a row for each node save?
+#    <details><summary>Answer</summary>Nothing: a token has one expert, so it goes to one rank and to one node, whatever
+#    the way.</details>
+# 6. Connect all GPUs by NVLink, with `Cluster(ranks, node=64)`. What does a row for each node save now?
+#    <details><summary>Answer</summary>Nothing: there is one node, and the network carries nothing.</details>
 #
 # ## Summary
 #
 # - Tokens travel to the ranks of their experts. The results travel back in the same order.
-# - A token travels once to each rank. That rank adds its results.
+# - A token travels once to each rank that has experts of it. That rank adds their results.
 # - The slowest rank decides, and all others wait.
 # - From the second node on the network binds. There a row for each node saves most.
 # - Every rank makes every call, tokens or not. Make a plan once.
+# - Gradients of experts are summed over a row by backward, and over a column by FSDP2. Divide once, by all ranks.
 #
 # ## References
 #

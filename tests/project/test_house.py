@@ -11,7 +11,7 @@ from torch.utils._device import _device_constructors
 from places import ROOT
 
 SOURCES, TESTS = ROOT / "src", ROOT / "tests"
-PROGRAMS = (ROOT / "tools", ROOT / "benchmarks")  # each file is a module of its own
+PROGRAMS = (ROOT / "tools", ROOT / "benchmarks", ROOT / "examples")  # each file is a module of its own
 # Functions of torch that a default device changes.
 FACTORIES = sorted({function.__name__ for function in _device_constructors()})
 PRIVATE = re.compile(r"_(?!_)")
@@ -223,8 +223,9 @@ def of_the_course(source: str) -> list[str]:
     return [target for _, _, target in imports(ast.parse(source)) if target.startswith("gemm_course")]
 
 
-def test_benchmarks_need_the_library_alone():
-    found = {path.name: of_the_course(path.read_text()) for path in (ROOT / "benchmarks").glob("*.py")}
+def test_benchmarks_and_examples_need_the_library_alone():
+    paths = [path for folder in ("benchmarks", "examples") for path in (ROOT / folder).glob("*.py")]
+    found = {path.name: of_the_course(path.read_text()) for path in paths}
     assert {name: targets for name, targets in found.items() if targets} == {}
 
 

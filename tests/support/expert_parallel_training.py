@@ -9,126 +9,67 @@ import torch._dynamo  # slow imports: here, before the processes fork
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.utils.checkpoint import checkpoint
 
 import ranks
+import train_experts
 from course_kernels import moe_feed_forward
 from course_kernels.distributed import ExpertParallel
 from course_kernels.moe import Experts
 from expert_parallel_cases import EXPERTS, HIDDEN, INNER, TOP_K, close, leaves, mine, tokens_of, weights_of
 
-STEPS, TOKENS = 50, 12
+GIVEN = train_experts.parse([])
 
 
-class Layer(nn.Module):
-    """A router and experts; ``plan_first`` routes outside of what is checkpointed."""
-
-    def __init__(self, plan_first=None):
-        super().__init__()
-        self.norm, self.router = nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, EXPERTS, bias=False)
-        self.experts = Experts(EXPERTS, HIDDEN, INNER)
-
-    def forward(self, x):
-        rows = self.norm(x)
-        weights, ids = self.router(rows).softmax(-1).topk(TOP_K)
-        return x + self.experts(rows, ids, weights)
+def alone(world, most=1.0):
+    """Losses and norms of one process that has all tokens."""
+    torch.manual_seed(0)
+    whole = train_experts.Model(**train_experts.SIZES).to(world.device)
+    data = train_experts.batches(GIVEN.steps, GIVEN.tokens, GIVEN.hidden, 0, 1)
+    return train_experts.train(whole, data, world.device, most=most)
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(Layer() for _ in range(2))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x
+def same_training(got, wanted):
+    """True, or the first step whose loss or norm differs."""
+    for step, (ours, theirs) in enumerate(zip(got, wanted, strict=True)):
+        for value, other in zip(ours, theirs, strict=True):
+            if value != other and not abs(value - other) < 1e-3 * other:
+                return f"step {step}: {ours}, wanted {theirs}"
+    return True
 
 
-def model_of(seed=0):
-    torch.manual_seed(seed)
-    return Model()
-
-
-def batches(world, count, per_rank=TOKENS):
-    """Tokens and targets (ranks, tokens, H) of each step."""
-    generator = torch.Generator().manual_seed(3)
-    for _ in range(count):
-        yield torch.randn(2, world.size, per_rank, HIDDEN, generator=generator).to(world.device)
-
-
-def train_alone(world, steps=STEPS):
-    """One process's losses, of all ranks' tokens."""
-    model = model_of().to(world.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    return [step(model, optimizer, *batch.flatten(1, 2)) for batch in batches(world, steps)], model
-
-
-def step(model, optimizer, x, target):
-    loss = (model(x) - target).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.item()
-
-
-def train_spread(world, model, optimizer, steps=STEPS):
-    """The mean of all ranks' losses, of each step."""
-    found = []
-    for x, target in batches(world, steps):
-        loss = torch.tensor(step(model, optimizer, x[world.rank], target[world.rank]), device=world.device)
-        dist.all_reduce(loss)
-        found.append(loss.item() / world.size)
-    return found
-
-
-def same_losses(losses, wanted):
-    if not wanted[-1] < 0.9 * wanted[0]:
-        return f"one process does not learn: {wanted[0]} to {wanted[-1]}"
-    worst = max(abs(one - other) / other for one, other in zip(losses, wanted))
-    return worst < 1e-3 or f"losses differ by {worst}: {losses}, wanted {wanted}"
+def part(world, steps=GIVEN.steps):
+    """This rank's tokens."""
+    return train_experts.batches(steps, GIVEN.tokens, GIVEN.hidden, world.rank, world.size)
 
 
 def fsdp_and_experts(world):
-    """FSDP2 over one dimension of a mesh and experts over the other; the dense part's FSDP over both."""
-    data = world.size // 2
-    mesh = world.mesh(data, 2, names=("dp", "ep"))
-    everyone = world.mesh(world.size, names=("all",))
-    ep, model = ExpertParallel(mesh["ep"], EXPERTS), model_of().to(world.device)
-    for layer in model.layers:
-        ep.shard(layer.experts)
-        fully_shard(layer.experts, mesh=mesh["dp"])
-        layer.experts.set_gradient_divide_factor(float(world.size))
-        layer.experts.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sums
-        fully_shard(layer, mesh=everyone)
-    fully_shard(model, mesh=everyone)
-    kinds = {type(p) for p in model.parameters()}
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
-    losses = train_spread(world, model, optimizer)
-    alone, whole = train_alone(world)
-    if kinds != {DTensor}:
-        return f"parameters are {kinds}"
-    local = model.layers[0].experts.down_proj.to_local().shape[0]
-    if local != EXPERTS // world.size:
-        return f"a rank stores {local} experts"
-    if (found := same_losses(losses, alone)) is not True:
-        return found
-    got = model.layers[1].experts.down_proj.full_tensor()
-    return close(torch.float32, weights=(got / 50, whole.layers[1].experts.down_proj.detach() / 50))
+    """The example: FSDP2 over one dimension of a mesh, experts over the other, FSDP of the dense part over both. Then a
+    few steps with experts over all ranks, where FSDP2 has one rank to shard them over."""
+    wanted = list(alone(world))
+    for expert_ranks, steps in ((2, GIVEN.steps), (world.size, 4)):
+        model = train_experts.build(train_experts.parse(["--expert-ranks", str(expert_ranks)]), world.device)
+        local, whole = train_experts.stored(model)
+        if local * world.size != whole:
+            return f"a rank stores {local} weights of {whole}"
+        got = train_experts.train(model, part(world, steps), world.device, world.size)
+        if (found := same_training(got, wanted[:steps])) is not True:
+            return f"experts over {expert_ranks}: {found}"
+    return wanted[-1][0] < 0.5 * wanted[0][0] or f"one process does not learn: {wanted[0]} to {wanted[-1]}"
 
 
 def ddp_and_experts(world):
     """DDP of the dense part; experts are local tensors, whose gradients are divided as DDP divides its own."""
-    ep, model = ExpertParallel(world.group, EXPERTS), model_of().to(world.device)
+    torch.manual_seed(0)
+    ep, model = ExpertParallel(world.group, GIVEN.experts), train_experts.Model(**train_experts.SIZES).to(world.device)
     ignored = []
 
     def average(parameter):
         parameter.grad /= world.size
 
     for i, layer in enumerate(model.layers):
-        experts = Experts(EXPERTS, HIDDEN, INNER, ep=ep, device=world.device)
+        experts = Experts(GIVEN.experts, GIVEN.hidden, GIVEN.inner, ep=ep, device=world.device)
         for name, value in experts.named_parameters():
             value.data.copy_(mine(world, getattr(layer.experts, name).data))
             value.register_post_accumulate_grad_hook(average)
@@ -136,9 +77,10 @@ def ddp_and_experts(world):
         layer.experts = experts
     nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
     wrapped = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = train_spread(world, wrapped, optimizer)
-    return same_losses(losses, train_alone(world)[0])
+    losses = torch.tensor([loss for loss, _ in train_experts.train(wrapped, part(world), world.device, most=None)])
+    dist.all_reduce(losses := losses.to(world.device))
+    mean = [(loss, None) for loss in (losses / world.size).tolist()]
+    return same_training(mean, alone(world, most=None))
 
 
 def checkpointed(world):

@@ -265,6 +265,10 @@ case("f16_ranks.timelines", {name: schedule.layer_time(schedule.ExpertLayer(2048
                                                        schedule.Cluster(2), copies=copies, chunks=chunks)
                              for name, copies, chunks in (("by hand", "choice", 1), ("deduplicated", "rank", 1),
                                                           ("overlapped", "rank", 4))}, {"by hand": 7460.0})
+case("f16_ranks.recorded_layers", {
+    f"{model}, {routing}": {f"{gpus} GPUs": {"by hand": 9950.0 / gpus, "all_to_all": 7200.0, "overlapped": 6800.0,
+                                             "symmetric": 5600.0 + gpus, "no exchange": 4100.0} for gpus in (2, 4, 8)}
+    for model in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3") for routing in ("uniform", "Zipf")})
 case("f16_ranks.loads", {"uniform": [300, 310, 290, 316], "Zipf": [800, 120, 210, 86]})
 case("f16_ranks.clusters", {ranks: dict.fromkeys(("choice", "rank", "node"), (0.3, 2.5, 1.1))
                             for ranks in (2, 8, 16, 64)})

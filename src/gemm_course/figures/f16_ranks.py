@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from course_kernels.schedule import LayerTime
@@ -13,6 +14,7 @@ from gemm_course.figures.shapes import arrow, bare, canvas, canvas_grid, centred
 from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, ORANGE, PINK, RED, SKY, color_of, drawing, ink_on
 
 _STEPS = {"dispatch": ORANGE, "experts": BLUE, "combine": SKY}
+_WAYS = {"by hand": PINK, "all_to_all": SKY, "overlapped": ORANGE, "symmetric": BLUE}
 _LINKS = {"NVLink": ORANGE, "network": PINK, "experts": BLUE}
 
 
@@ -151,6 +153,40 @@ def timelines(times: Mapping[str, LayerTime], recorded: Mapping[str, float]) -> 
     axes_of[-1].set_xlabel("ms")
     handles = [Patch(color=color) for color in _STEPS.values()]
     figure.legend(handles, list(_STEPS), loc="outside lower right", ncols=len(handles), fontsize=9)
+    return figure
+
+
+@drawing
+def recorded_layers(panels: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure:
+    """Draw the recorded forward of layers, by how their tokens travel. A dashed line is the time without exchange.
+
+    Args:
+        panels: title → GPUs → way → microseconds, of which "no exchange" is drawn as a line; as from
+            ``records.parallel_panels``.
+    """
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, axes_of = canvas_grid(1.75 * rows + 0.6, rows, columns)
+    for axes in axes_of[len(panels) :]:
+        axes.set_visible(False)
+    for axes, (title, layers) in zip(axes_of, panels.items()):
+        for place, (gpus, us) in enumerate(layers.items()):
+            for i, (way, color) in enumerate(_WAYS.items()):
+                if way in us:
+                    x, ms = place + 0.2 * (i - 1.5), us[way] / 1e3
+                    axes.bar(x, ms, width=0.19, color=color, gid=f"{title} {gpus} {way}")
+                    axes.annotate(f"{ms:.2f}", (x, ms), (0, 1), textcoords="offset points", ha="center", fontsize=9)
+            if "no exchange" in us:
+                alone = us["no exchange"] / 1e3
+                axes.plot([place - 0.42, place + 0.42], [alone, alone], color=BLACK, lw=1.4, ls="--")
+        axes.set_title(title, fontsize=10)
+        axes.set_xticks(range(len(layers)), list(layers), fontsize=9)
+        axes.set_xlim(-0.55, len(layers) - 0.45)
+        axes.tick_params(axis="x", length=0)
+        axes.margins(y=0.18)
+        axes.set_ylabel("ms")
+    handles = [Patch(color=color) for color in _WAYS.values()] + [Line2D([], [], color=BLACK, lw=1.4, ls="--")]
+    figure.legend(handles, [*_WAYS, "no exchange"], loc="outside lower right", ncols=len(handles), fontsize=9)
     return figure
 
 

@@ -11,6 +11,7 @@ import marshal
 import multiprocessing
 import os
 import pickle
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,17 +25,23 @@ import torch.distributed as dist
 
 import course_kernels.distributed  # noqa: F401 (imports it in the server, before processes fork)
 
+_TIME_OUT = re.compile(r"(\[[^\]]*\] )?(Operation timed out!|Timed out waiting \d+ms for \w+ operation to complete)")
 PATIENCE_S = 120.0  # for a machine that is busy with other things
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([__name__])
+# FSDP2 and checkpointing import the last one when they are first used: seconds, in every process.
+_context.set_forkserver_preload([__name__, "torch.distributed.fsdp", "torch._dynamo"])
 
 
 class Failure(NamedTuple):
-    """The exception of a rank."""
+    """The exception of a rank. As a string it is the same in every run: gloo has two texts for a time-out, one of them
+    with addresses of sockets."""
 
     rank: int
     kind: str
     text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {_TIME_OUT.sub('timed out', self.text)}"
 
 
 def run(function: Callable, ranks: int, *arguments, seconds: float = 60.0, fails: bool = False) -> list:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -237,21 +238,62 @@ def layer_overheads(rows: Sequence[Mapping], part: str) -> dict[str, dict[int, f
     return found
 
 
-def parallel_times(tokens: int, routing: str, results: Mapping | None = None) -> dict[str, float]:
-    """Microseconds of the forward of a layer over several GPUs, on the slowest rank; empty if there is no record yet.
+def parallel_record() -> Mapping | None:
+    """The record of expert parallelism, that of H100s if there are two; None without one."""
+    for name in ("expert_parallel_h100", "expert_parallel"):
+        with contextlib.suppress(FileNotFoundError):
+            return record.load(name)
+    return None
+
+
+def parallel_rows(results: Mapping | None = None) -> list[dict]:
+    """The rows of a record of expert parallelism, each with the number of its "ranks"; none without a record.
 
     Args:
+        results: the record; that of ``parallel_record`` by default.
+    """
+    results = results or parallel_record() or dict(runs=[])
+    return [dict(ranks=run["ranks"]) | row for run in results["runs"] for row in run["rows"]]
+
+
+def parallel_times(model: str, ranks: int, tokens: int, routing: str, results: Mapping | None = None) -> dict:
+    """Microseconds of the forward of a layer over several GPUs, on the slowest rank; empty if it is not recorded.
+
+    Args:
+        model: its name in ``course_kernels.bench.zoo``.
+        ranks: GPUs.
         tokens: of each GPU.
         routing: "uniform" or "zipf".
-        results: the record; "expert_parallel" by default.
+        results: as for ``parallel_rows``.
 
     Returns:
         Way → microseconds.
     """
-    if results is None:
-        try:
-            results = record.load("expert_parallel")
-        except FileNotFoundError:
-            return {}
-    rows = (row for row in results["rows"] if (row["tokens"], row["routing"]) == (tokens, routing))
+    wanted = dict(model=model, ranks=ranks, tokens=tokens, routing=routing)
+    rows = (row for row in parallel_rows(results) if wanted.items() <= row.items())
     return {row["way"]: row["forward_us"] for row in rows}
+
+
+def parallel_panels(tokens: int, results: Mapping | None = None) -> dict[str, dict[str, dict[str, float]]]:
+    """Microseconds of every recorded layer of as many tokens a GPU, for a drawing.
+
+    Args:
+        tokens: of each GPU.
+        results: as for ``parallel_rows``.
+
+    Returns:
+        "<model>, <routing>" → "<ranks> GPUs" → way → microseconds. Ways are "by hand", "all_to_all", "overlapped" and
+        "symmetric", as far as they are recorded, and "no exchange": the layer alone, on the rows that arrive. By hand
+        is with this library's products. A panel's layers have different numbers of GPUs, the fewest first.
+    """
+    names = {
+        "by hand, our products": "by hand", "all_to_all": "all_to_all", "symmetric": "symmetric",
+        "the layer alone, on the rows that arrive": "no exchange",
+    }  # fmt: skip
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for row in sorted(parallel_rows(results), key=lambda row: row["ranks"]):
+        way = "overlapped" if row["way"].endswith(" chunks") else names.get(row["way"])
+        if row["tokens"] == tokens and way:
+            panel = found.setdefault(f"{row['model']}, {row['routing'].replace('zipf', 'Zipf')}", {})
+            panel.setdefault(f"{row['ranks']} GPUs", {})[way] = row["forward_us"]
+    return found

@@ -49,6 +49,18 @@ def test_a_rank_that_leaves_is_waited_for_no_longer_than_asked():
     assert "imed out" in stuck.text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Operation timed out!",
+        "[/src/gloo/tcp/unbound_buffer.cc:81] Timed out waiting 1500ms for recv operation to complete",
+    ],
+)
+def test_every_time_out_reads_alike(text):
+    failure = l16_processes.Failure(2, "RuntimeError", f"rank 2 had no answer: {text}. Call it.")
+    assert str(failure) == "RuntimeError: rank 2 had no answer: timed out. Call it."
+
+
 def test_a_failure_is_raised():
     with pytest.raises(RuntimeError, match="rank 0: KeyError: 'of rank 0'"):
         l16_processes.run(fail, 2)

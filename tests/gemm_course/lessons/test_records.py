@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from course_kernels.bench.rows import by_name
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, CuteConfig
 from gemm_course.lessons import records
+from places import ROOT
 
 
 def test_program_times_pair_the_record_with_the_simulation():
@@ -193,13 +196,87 @@ def test_overheads_of_a_layer_are_over_its_own_products():
     }  # fmt: skip
 
 
-def test_times_of_several_gpus_are_those_of_a_batch(monkeypatch):
-    row = dict(tokens=8, routing="zipf", way="symmetric", forward_us=3.0)
-    results = {"rows": [row, row | {"tokens": 9, "forward_us": 4.0}, row | {"way": "all_to_all", "forward_us": 5.0}]}
-    assert records.parallel_times(8, "zipf", results) == {"symmetric": 3.0, "all_to_all": 5.0}
+def parallel_record(ranks=(2, 4), tokens=8192):
+    """A made-up record, as ``benchmarks/expert_parallel.py`` writes it."""
+    us = {
+        "by hand, torch's products": 9.0, "by hand, our products": 8.0, "all_to_all": 5.0, "all_to_all, 2 chunks": 4.0,
+        "symmetric": 3.0, "the layer alone, on the rows that arrive": 2.0, "one GPU, all experts, its tokens": 2.5,
+        "symmetric, forward in a graph": 2.8,
+    }  # fmt: skip
+    models = ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3")
+    return {"runs": [
+        dict(ranks=p, rows=[
+            dict(model=model, tokens=tokens, routing=routing, way=way, forward_us=(1000 + i) * p * time, both_us=None)
+            for i, model in enumerate(models) for routing in ("uniform", "zipf") for way, time in us.items()
+        ]) for p in ranks
+    ]}  # fmt: skip
 
+
+def test_times_of_several_gpus_are_those_of_a_layer():
+    results = parallel_record()
+    assert records.parallel_times("mixtral-8x7b", 4, 8192, "zipf", results)["symmetric"] == 1001 * 4 * 3.0
+    assert records.parallel_times("qwen3-30b-a3b", 2, 8192, "uniform", results)["all_to_all, 2 chunks"] == 8000.0
+    assert records.parallel_times("qwen3-30b-a3b", 8, 8192, "uniform", results) == {}
+    assert records.parallel_times("qwen3-30b-a3b", 2, 1024, "uniform", results) == {}
+
+
+def test_panels_of_several_gpus():
+    results = parallel_record((4, 2))
+    panels = records.parallel_panels(8192, results)
+    assert list(panels) == [
+        f"{model}, {routing}" for model in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3")
+        for routing in ("uniform", "Zipf")
+    ]  # fmt: skip
+    two, four = panels["deepseek-v3, Zipf"].items()
+    assert (two[0], four[0]) == ("2 GPUs", "4 GPUs")
+    assert two[1] == {
+        "by hand": 16032.0, "all_to_all": 10020.0, "overlapped": 8016.0, "symmetric": 6012.0, "no exchange": 4008.0
+    }  # fmt: skip
+    assert records.parallel_panels(1024, results) == {}
+
+
+def test_several_gpus_without_a_record(monkeypatch):
     def missing(name):
         raise FileNotFoundError(name)
 
     monkeypatch.setattr(records.record, "load", missing)
-    assert records.parallel_times(8, "zipf") == {}
+    assert records.parallel_times("qwen3-30b-a3b", 2, 8, "zipf") == {}
+    assert records.parallel_panels(8) == {}
+
+
+def lesson_16(shown: list) -> None:
+    """Run its cells that read the record, after the cell that imports."""
+    source = (ROOT / "notebooks" / "source" / "16_many_gpus.py").read_text(encoding="utf-8")
+    imports, *cells = re.findall(r"^# %%(?: tags=.*)?\n((?:(?!# %%).*\n)+)", source, re.MULTILINE)
+    names = {"__name__": "lesson"}
+    exec(imports, names)
+    names["display"] = shown.append
+    for cell in cells:
+        if "records.parallel" in cell:
+            exec(cell, names)
+    shown.append(names["recorded"])
+
+
+@pytest.mark.parametrize("name", ["expert_parallel", "expert_parallel_h100"])
+def test_lesson_16_reads_the_record(monkeypatch, tmp_path, capsys, name):
+    runs = [parallel_record(tokens=tokens)["runs"] for tokens in (8192, 16384)]
+    merged = [dict(ranks=one["ranks"], rows=one["rows"] + other["rows"]) for one, other in zip(*runs)]
+    about = dict(gpu="NVIDIA H100")
+    text = json.dumps(dict(provenance=about, runs=merged))
+    (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(records.record, "RESULTS", tmp_path)
+    lesson_16(shown := [])
+    figure, recorded = shown
+    assert recorded == {"by hand": 16000.0, "deduplicated": 10000.0}, "no record has the chunks that the model chooses"
+    assert len(figure.axes) == 6
+    printed = capsys.readouterr().out
+    assert "recorded ways: by hand, deduplicated\n" in printed
+    assert "recorded on NVIDIA H100\n" in printed
+    assert printed.count("symmetric is 2.67 times as fast as by hand") == 12
+
+
+def test_lesson_16_without_a_record(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(records.record, "RESULTS", tmp_path)
+    lesson_16(shown := [])
+    assert shown == [{}]
+    assert capsys.readouterr().out == "recorded ways: not recorded yet\nnot recorded yet\n"
