@@ -24,6 +24,9 @@ from course_kernels.validation import check_dense
 TRANSPORTS = ("auto", "all_to_all", "symmetric")
 
 
+_SMS_OF_EXCHANGES = 16  # while products run; a kernel of NCCL has one for each channel
+
+
 class Dispatched(NamedTuple):
     """What ``ExpertParallel.dispatch`` returns.
 
@@ -53,8 +56,9 @@ class ExpertParallel:
             put and fetch rows, the host reads nothing, and a CUDA graph captures the layer once it has run.
         max_tokens: with "symmetric", the most tokens that a rank has in a call; the same on all ranks.
         chunks: into how many parts ``feed_forward`` cuts a rank's tokens, the same on all ranks. Exchanges run on a
-            second stream, so one part is on the wire while another is computed; pass ``num_sms`` to
-            ``moe_feed_forward`` to leave SMs to them. ``suggest_chunks`` has a model of time. A weight's gradient is
+            second stream, so one part is on the wire while another is computed; products leave 16 SMs to them, unless
+            ``moe_feed_forward`` gets ``num_sms``. It pays where the host is ahead of the GPU: each chunk has launches
+            and a read of its own. ``suggest_chunks`` has a model of time without these. A weight's gradient is
             computed for each chunk, and the sum is rounded each time. With a plan there is one chunk.
 
     Raises:
@@ -230,6 +234,13 @@ class ExpertParallel:
             return overlapped(self, layer, x, settled(top_k_index), top_k_weights, self.chunks)
         rows, choices, handle = self.dispatch(x, top_k_index, top_k_weights, plan=plan)
         return self.combine(layer(rows, choices.weights, choices.routing), handle)
+
+    def products_sms(self, device: torch.device, num_sms: int | None) -> int | None:
+        """The SMs that products may use, as ``moe_feed_forward`` asks before ``feed_forward``: ``num_sms`` if given;
+        with chunks all but those that exchanges take at the same time; else None, for all."""
+        if num_sms is not None or self.chunks == 1 or device.type != "cuda":
+            return num_sms
+        return max(1, runtime.num_sms(device) - _SMS_OF_EXCHANGES)
 
     def suggest_chunks(
         self, tokens: int, hidden: int, inner: int, top_k: int, cluster: Cluster | None = None

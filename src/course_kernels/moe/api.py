@@ -183,6 +183,7 @@ def moe_feed_forward(
         check_lora(lora, given, main_grads)
     refuse_tangents("moe_feed_forward", *tensors)
     if ep is not None:
+        num_sms = ep.products_sms(x.device, num_sms)
         # All checks come before the first collective: a rank that raises alone leaves the others waiting.
         if routing is None:
             checks.check_choices(top_k_index, top_k_weights, ep.num_experts)

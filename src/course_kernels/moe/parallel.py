@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from course_kernels.moe.routing import Routing
@@ -26,6 +27,10 @@ class Parallel(Protocol):
 
     def local(self, **weights: Tensor | None) -> list[Tensor | None]:
         """This rank's part of weights."""
+        ...
+
+    def products_sms(self, device: torch.device, num_sms: int | None) -> int | None:
+        """The SMs that products may use; None for all."""
         ...
 
     def feed_forward(

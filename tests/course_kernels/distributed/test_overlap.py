@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from course_kernels import runtime
-from course_kernels.distributed.expert_parallel import Dispatched
+from course_kernels.distributed.expert_parallel import Dispatched, ExpertParallel
 from course_kernels.distributed.motion import Choices
 from course_kernels.distributed.overlap import overlapped
 from course_kernels.moe import Routing
@@ -40,6 +42,15 @@ def test_the_next_chunk_leaves_before_results_return():
         ("dispatch", 2), ("experts", 2), ("dispatch", 2), ("combine", 2), ("experts", 2), ("dispatch", 3),
         ("combine", 2), ("experts", 3), ("combine", 3),
     ]  # fmt: skip
+
+
+def test_products_leave_sms_to_exchanges_at_the_same_time(monkeypatch):
+    monkeypatch.setattr(runtime, "num_sms", lambda device: 132)
+
+    def sms(chunks, device="cuda", given=None):
+        return ExpertParallel.products_sms(SimpleNamespace(chunks=chunks), torch.device(device), given)
+
+    assert (sms(1), sms(2), sms(2, given=50), sms(2, device="cpu")) == (None, 116, 50, None)
 
 
 @pytest.mark.gpu

@@ -279,6 +279,9 @@ def test_sizes_of_a_rank_with_expert_parallelism_are_checked_before_anything_is_
     class Elsewhere:
         num_experts, num_local_experts = 10, 5
 
+        def products_sms(self, device, num_sms):
+            return num_sms
+
         def local(self, **weights):
             if any(each is not None and each.shape[0] != 5 for each in weights.values()):
                 raise ValueError(f"{next(iter(weights))} must have this rank's 5 experts")
