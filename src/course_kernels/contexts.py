@@ -171,5 +171,7 @@ def refuse_dtensors(function: str, **tensors) -> None:
 
 def is_sharded(tensor) -> bool:
     """Whether something is a DTensor."""
+    if type(tensor) in (Tensor, Parameter):  # while a graph is traced, the table of modules is costly to look at
+        return False
     dtensor = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     return dtensor is not None and isinstance(tensor, dtensor)

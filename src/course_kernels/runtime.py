@@ -353,7 +353,8 @@ def outside_graphs(
 
         @functools.wraps(function)
         def wrapper(*args, **kwargs):
-            if "torch._dynamo" not in sys.modules:
+            # While a graph is traced, the table of modules is costly to look at.
+            if not torch.compiler.is_dynamo_compiling() and "torch._dynamo" not in sys.modules:
                 return function(*args, **kwargs)
             if not disabled:
                 disabled.append(torch.compiler.disable(function, reason=f"{reason}: call it without fullgraph=True"))

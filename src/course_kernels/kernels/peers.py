@@ -14,6 +14,7 @@ def put_kernel(
     COLS: tl.constexpr, ALIGN: tl.constexpr, FILL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Put the rows of sends to each rank at ``here * most`` of its memory. One program has BLOCK_M rows of one rank.
+    Ranks begin with the one after them: if all began with the same, its link would be all they have.
 
     Args:
         x_ptr: rows of any strides; COLS columns.
@@ -24,7 +25,7 @@ def put_kernel(
         FILL: written to the rest of the ``most`` rows; None writes nothing.
     """
     blocks = tl.cdiv(most, BLOCK_M)
-    peer = tl.program_id(0) // blocks
+    peer = (here + 1 + tl.program_id(0) // blocks) % (tl.num_programs(0) // blocks)
     rows = tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
     start = tl.load(offs_ptr + peer - 1, mask=peer > 0, other=0)
     count = tl.load(offs_ptr + peer) - start
