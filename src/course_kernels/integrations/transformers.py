@@ -5,7 +5,8 @@
 >>> model.set_experts_implementation("course_kernels")  # doctest: +SKIP
 
 Experts whose gate is known here run as one layer, ``moe_feed_forward``. All others, those with a norm after each expert
-or with a gate of their own, run on grouped products, with the module's own gate and norm between them.
+or with a gate of their own, run on grouped products, with the module's own gate and norm between them. PEFT's adapters
+of experts (``target_parameters``) are adapters of the layer: no sum of weight and adapter is made for it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from course_kernels.fp8.quantize import quantize_1x128
 from course_kernels.fp8.scaled import scaled_grouped_mm
 from course_kernels.kernels.codes import Activation, Function
 from course_kernels.moe.api import moe_feed_forward
+from course_kernels.moe.lora import Lora
 from course_kernels.moe.routing import Routing
 from course_kernels.packed.api import grouped_mm
 
@@ -87,20 +89,28 @@ def experts_forward(
     Raises:
         TypeError, ValueError: as ``moe_feed_forward``, whose names of arguments the messages use.
     """
-    first, last = (self.gate_up_proj if self.has_gate else self.up_proj), self.down_proj
+    activation = None if self.has_post_expert_norm else activation_of(self)
+    names = "gate_up_proj" if self.has_gate else "up_proj", "down_proj"
+    adapters = [None if activation is None else adapter_of(self, name) for name in names]
+    first, last = (
+        getattr(self, name) if adapter is None else self.parametrizations[name].original
+        for name, adapter in zip(names, adapters)
+    )
     biases: tuple[Tensor | None, Tensor | None] = (None, None)
     if self.has_bias:
         biases = (self.gate_up_proj_bias if self.has_gate else self.up_proj_bias), self.down_proj_bias
     if self.is_transposed:
         first, last = first.mT, last.mT
+        adapters = [each and (each[1].mT, each[0].mT, each[2]) for each in adapters]
     x = hidden_states
     if x.dtype != first.dtype and not torch.is_autocast_enabled(x.device.type):
         x = x.to(first.dtype)
-    activation = None if self.has_post_expert_norm else activation_of(self)
     if activation is not None:
+        (up_b, up_a, up_scale), (down_b, down_a, down_scale) = (each or (None, None, 1.0) for each in adapters)
+        lora = Lora(up_a, up_b, down_a, down_b, (up_scale, down_scale)) if any(adapters) else None
         out = moe_feed_forward(
             x, first, last, top_k_index, top_k_weights, activation=activation, gate_up_bias=biases[0],
-            down_bias=biases[1], concatenated=self.is_concatenated,
+            down_bias=biases[1], concatenated=self.is_concatenated, lora=lora,
         )  # fmt: skip
         return out.to(hidden_states.dtype)
 
@@ -108,6 +118,19 @@ def experts_forward(
         return grouped_mm(rows, (last if second else first).mT, offs=ends, bias=biases[second])
 
     return _on_products(self, x, top_k_index, top_k_weights, product).to(hidden_states.dtype)
+
+
+def adapter_of(experts: nn.Module, name: str) -> tuple[Tensor, Tensor, float] | None:
+    """PEFT's adapter of a parameter, where it is the only one and adds ``scale * left @ right`` of (E, rows, r) and
+    (E, r, columns): these and the scale. The parameter's own value would have the sum of all experts, and a gradient of
+    its size. None without one, or with others."""
+    parametrizations = getattr(experts, "parametrizations", {})
+    if name not in parametrizations or len(parametrizations[name]) != 1:
+        return None
+    (proxy,) = parametrizations[name]
+    if type(proxy).__name__ != "_LoraFactorsProxy":
+        return None
+    return proxy.lhs, proxy.rhs, float(proxy.scaling)
 
 
 def fp8_experts_forward(

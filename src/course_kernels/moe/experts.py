@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from course_kernels.engine.checks import Backend
+from course_kernels.fp8.training import Recipe
 from course_kernels.kernels.codes import Activation
 from course_kernels.moe.activations import activation_of
 from course_kernels.moe.api import moe_feed_forward
+from course_kernels.moe.lora import Lora
 from course_kernels.moe.parallel import Parallel
 from course_kernels.moe.routing import Routing
 
@@ -25,7 +27,7 @@ class Experts(nn.Module):
         intermediate_size: I.
         activation: as for ``moe_feed_forward``.
         bias: whether both products have biases.
-        concatenated, weights_on, backend: as for ``moe_feed_forward``.
+        concatenated, weights_on, fp8_recipe, backend: as for ``moe_feed_forward``.
         ep: a ``course_kernels.distributed.ExpertParallel`` of ``num_experts`` experts; the parameters are then those
             of this rank's experts alone, E / ranks of them. ``ep.shard`` spreads a module that has all experts.
         device, dtype: of the parameters.
@@ -46,6 +48,7 @@ class Experts(nn.Module):
         bias: bool = False,
         concatenated: bool = True,
         weights_on: str = "output",
+        fp8_recipe: Recipe | None = None,
         backend: Backend = "auto",
         ep: Parallel | None = None,
         device: torch.device | str | None = None,
@@ -63,6 +66,7 @@ class Experts(nn.Module):
         self.activation = activation_of(activation)
         self.activation_name = activation if isinstance(activation, str) else str(tuple(activation))
         self.concatenated, self.weights_on, self.backend, self.ep = concatenated, weights_on, backend, ep
+        self.fp8_recipe = fp8_recipe
         if ep is not None and ep.num_experts != num_experts:
             raise ValueError(f"ep must be of num_experts = {num_experts} experts, got one of {ep.num_experts}")
         held = num_experts if ep is None else ep.num_local_experts
@@ -89,13 +93,16 @@ class Experts(nn.Module):
                 nn.init.uniform_(bias, -bound, bound)
 
     def forward(
-        self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, routing: Routing | Any = None
-    ) -> Tensor:
-        """Call ``moe_feed_forward`` with the parameters."""
+        self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, routing: Routing | Any = None,
+        lora: Lora | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Call ``moe_feed_forward`` with the parameters; ``lora`` adapts them (freeze these with
+        ``requires_grad_(False)``)."""
         return moe_feed_forward(
             x, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights, activation=self.activation,
             gate_up_bias=self.gate_up_proj_bias, down_bias=self.down_proj_bias, concatenated=self.concatenated,
-            weights_on=self.weights_on, routing=routing, ep=self.ep, backend=self.backend,
+            weights_on=self.weights_on, lora=lora, fp8_recipe=self.fp8_recipe, routing=routing, ep=self.ep,
+            backend=self.backend,
         )  # fmt: skip
 
     def extra_repr(self) -> str:

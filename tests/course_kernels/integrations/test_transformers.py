@@ -166,24 +166,40 @@ def test_autocast_and_checkpointing():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
-@pytest.mark.parametrize("on", ["attention", "experts"])
-def test_adapters(on):
+@pytest.mark.parametrize("model", ["Qwen3Moe", "GptOss"])
+@pytest.mark.parametrize("on", ["attention", "gate_up_proj", "experts", "two"])
+def test_adapters(monkeypatch, on, model):
+    """PEFT's adapters, on both weights of experts, on one, or two on each. A single one is the layer's: the sum of
+    weight and adapter is made by PEFT's own check alone."""
     import peft
+    from peft.tuners.lora import layer
 
+    sums = []
+    genuine = layer._LoraFactorsProxy.forward
+    monkeypatch.setattr(layer._LoraFactorsProxy, "forward", lambda self, w: sums.append(1) or genuine(self, w))
+    targets = ["mlp.experts.gate_up_proj"] + ["mlp.experts.down_proj"] * (on != "gate_up_proj")
     options = dict(target_modules=["q_proj", "v_proj"]) if on == "attention" else dict(
-        target_modules=[], target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+        target_modules=[], target_parameters=targets
     )  # fmt: skip
-    found = []
+    found, made = [], []
     for implementation in ("eager", "course_kernels"):
         torch.manual_seed(3)
-        adapted = peft.get_peft_model(model_of("Qwen3Moe"), peft.LoraConfig(r=2, init_lora_weights=False, **options))
+        config = peft.LoraConfig(r=2, init_lora_weights=False, **options)
+        adapted = peft.get_peft_model(model_of(model), config)
+        if on == "two":
+            adapted.add_adapter("other", config)
+            adapted.base_model.set_adapter(["default", "other"])
+        sums.clear()
         _, logits, grads = trained(adapted.base_model.model, implementation)
         assert grads
         assert all("lora" in each for each in grads)
         found.append((logits, grads))
+        made.append(len(sums))
     assert_alike(found[1][0], found[0][0], 1e-5)
     for each, grad in found[0][1].items():
         assert_alike(found[1][1][each], grad, 2e-5)
+    if on in ("gate_up_proj", "experts"):
+        assert made[1] < made[0], "a sum of weight and adapter is made for the layer"
 
 
 # ---- modules of experts alone

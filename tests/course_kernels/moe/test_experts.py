@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_kernels import moe_feed_forward
-from course_kernels.moe import Activation, Experts, Function, Routing
+from course_kernels.moe import Activation, Experts, Function, Lora, Routing
 from moe_layers import DEVICE, make
 
 
@@ -38,6 +38,24 @@ def test_it_is_the_function_of_its_parameters():
     assert torch.equal(experts(x, None, weights, routing=Routing.of(made.ids, 5)), wanted)
     wanted.sum().backward()
     assert all(each.grad is not None for each in experts.parameters())
+
+
+def test_it_takes_adapters_and_computes_in_float8():
+    made = make()
+    x, weights = made.tensors["x"], made.tensors["weights"]
+    experts = Experts(5, 24, 40, device=DEVICE).requires_grad_(False)
+    lora = Lora(*(torch.randn(5, *s, device=DEVICE, requires_grad=True) for s in ((2, 24), (80, 2), (2, 40), (24, 2))))
+    given = x, experts.gate_up_proj, experts.down_proj, made.ids, weights
+    out = experts(x, made.ids, weights, lora=lora)
+    assert torch.equal(out, moe_feed_forward(*given, lora=lora))
+    out.sum().backward()
+    assert all(each.grad is not None for each in lora[:4])
+    experts.fp8_recipe = "rowwise"
+    rounded = experts(x, made.ids, weights)
+    assert torch.equal(rounded, moe_feed_forward(*given, fp8_recipe="rowwise"))
+    assert not torch.equal(rounded, moe_feed_forward(*given))
+    with pytest.raises(ValueError, match="fp8_recipe must be one of"):
+        Experts(5, 24, 40, fp8_recipe="tensorwise", device=DEVICE)(x, made.ids, weights)
 
 
 def test_repr():
