@@ -208,10 +208,10 @@ def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict
             torch.cat([grad] * dist.get_world_size()),
         )
     bound = _leaving(handle.matrix, rank) * sizes.hidden * x.element_size()
-    uneven = imbalance(handle.matrix)
+    uneven = dict(imbalance=imbalance(handle.matrix), imbalance_of_choices=imbalance_of_choices(handle.choices, device))
     about = dict(
-        tokens=tokens, routing=routing, imbalance=uneven, deduplicated_bytes=bound,
-        predicted_us=predicted(sizes, tokens, uneven),
+        tokens=tokens, routing=routing, **uneven, deduplicated_bytes=bound,
+        predicted_us=predicted(sizes, tokens, max(uneven.values())),
     )  # fmt: skip
     found = []
     for name, each in (ways | references).items():
@@ -293,6 +293,14 @@ def imbalance(matrix) -> float:
     """The rows of the rank that gets most, over the mean."""
     arriving = [sum(line[rank] for line in matrix) for rank in range(len(matrix))]
     return max(arriving) * len(arriving) / max(1, sum(arriving))
+
+
+def imbalance_of_choices(mine: int, device) -> float:
+    """The rows that the experts of the rank with most compute, over the mean."""
+    found = torch.tensor([mine, mine], dtype=torch.float64, device=device)
+    dist.all_reduce(found[:1], dist.ReduceOp.MAX)
+    dist.all_reduce(found[1:])
+    return float(found[0] * dist.get_world_size() / found[1].clamp(min=1))
 
 
 def rows_of(model: str, tokens: int, sizes: Sizes, device, dtype) -> list[dict]:
