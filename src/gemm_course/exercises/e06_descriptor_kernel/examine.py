@@ -91,7 +91,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     right = c.values.double() == want
     if right[mine].all():
         if not written and (times := int(c.counts[mine].max())) > 1:
-            yield Finding("depth", f"every element of C is right, and was stored {times} times: store after the loop")
+            yield Finding(*_stored_again(c.counts[mine], c.writers[mine], a.shape[1]))
         if wasted := _past_k(ran, a.shape[1]):
             yield Finding("depth", wasted)
         return
@@ -114,6 +114,16 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     else:
         yield Finding(check, why, pictures)
         yield Finding("tiles", ABOVE)
+
+
+def _stored_again(counts, writers, depth: int) -> tuple[str, str]:
+    """(check, cause) of a right C that was stored several times: in the loop over K, or by several programs."""
+    text, times = "every element of C is right, and", int(counts.max())
+    # Where each program computes all tiles, the last one has written all of them.
+    if (counts == -(-depth // BLOCK_K)).all() and len(writers.unique()) > 1:
+        return "depth", f"{text} was stored {times} times: store after the loop"
+    why = "a program begins with `first`, and its next tile is tl.num_programs(0) further on"
+    return "tiles", f"{text} some were stored {times} times, by several programs: {why}"
 
 
 def _past_k(ran: Ran, depth: int) -> Words | None:

@@ -98,9 +98,10 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
 def _computed_elsewhere(ran: Ran) -> str:
     """The reason if another than the exercise's kernel has to do with the numbers; empty otherwise, and on a GPU."""
-    if ran.outputs["out"].missing.all():
+    out = ran.outputs["out"]
+    if out.missing.all():
         return ""
-    if ran.unread:
+    if ran.unread and (out.values[~out.missing] != 0).any():
         return "no kernel reads anything of grad: a kernel has to compute the sums that it stores, from what it loads"
     value = ran.value if isinstance(ran.value, dict) else {}
     others, launches = value.get("others"), value.get("launches")
@@ -180,8 +181,8 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
         return "sums", (tiles, outside)
     if not finite:
         return "tail", (tiles, "the rows after the last group hold NaN, and a block adds some of them")
-    if all((rows[g].values == 0).all() for g in wrong):
-        return "*", (tiles, "out is 0 everywhere: nothing was added")
+    if why := token_sums.explain_zeros([each.values for each in rows], bounds, wrong, "out"):
+        return why[0] or "sums", (tiles, why[1])
     for g in finite:
         tiles = diagnosis.tiles(rows[g], want[g][None], (1, BLOCK_N))
         if found := token_sums.range_of_sum(rows[g].values[0], parts):

@@ -168,6 +168,11 @@ NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
     ),
     (
         "once",
+        "the last columns do not fill a tile, and still need one: tiles_n is (N + BLOCK_N - 1) // BLOCK_N",
+        lambda sizes, N: [group[: _tile_rows(s) * (N // BLOCK_N)] for group, s in zip(groups_of(sizes, N), sizes)],
+    ),
+    (
+        "once",
         "tiles_m counts the tile rows from the group's start to the end of the matrix, and not to the group's `end`",
         lambda sizes, N: groups_of(sizes, N, place=lambda at: _to_the_end(at, sum(sizes))),
     ),

@@ -77,7 +77,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if wrong and undefined:
         yield Finding("gather", Observed(undefined), pictures)
     elif wrong and not others_rows:
-        check, why = _why(case, own, want, bounds, lost)
+        check, why = _why(case, own, want, bounds, lost, loads)
         yield Finding(check, why, pictures)
         if check == "*":
             return
@@ -89,17 +89,20 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     yield from (Finding(check, why, pictures) for check, why in _touched(case, ran, loads, wrong))
 
 
-def _product(case: Case, tokens: Tensor, bounds: list | None = None) -> Tensor:
-    """out, float64, if position r has the row of x of `tokens[r]`; NaN where x has no such row."""
+def _product(case: Case, tokens: Tensor, bounds: list | None = None, weight: int | None = None) -> Tensor:
+    """out, float64, if position r has the row of x of `tokens[r]`; NaN where x has no such row.
+
+    Each expert has its own weight, or all have that of expert `weight`.
+    """
     x, w = case.inputs["x"].double(), case.inputs["w"].double()
     rows = tokens - case.inputs["first"]
     inside = (rows >= 0) & (rows < len(x))
     gathered = torch.where(inside[:, None], x[rows.clamp(0, len(x) - 1)], torch.nan)
     bounds = bounds_of(case.inputs["ends"]) if bounds is None else bounds
-    return torch.cat([gathered[start:end] @ w[g].T for g, (start, end) in enumerate(bounds)])
+    return torch.cat([gathered[start:end] @ w[g if weight is None else weight].T for g, (start, end) in enumerate(bounds)])
 
 
-def _why(case: Case, own, want: Tensor, bounds: list, lost: list[Event]) -> tuple[str, Causes]:
+def _why(case: Case, own, want: Tensor, bounds: list, lost: list[Event], loads: list[Event]) -> tuple[str, Causes]:
     """The check that wrong rows break ("*": all), and the likely mistake."""
     tiles = diagnosis.tiles(own, want, (BLOCK_M, BLOCK_N))
     got, tokens = own.values.double(), torch.tensor(case.inputs["tokens"], dtype=torch.int64)
@@ -143,10 +146,15 @@ def _why(case: Case, own, want: Tensor, bounds: list, lost: list[Event]) -> tupl
             "convert one of them first, `.to(tl.int64)`"
         )
         return "wide", (_observed(lost), text)
+    if stride := next(filter(None, (event.wrong_stride for event in loads)), None):
+        return "gather", (tiles, stride)
     if lost:
         return "gather", (_observed(lost), "the row of token t begins at x_ptr + t * ldx")
     if torch.isnan(got).any():
         return "gather", (tiles, "NaN comes from elements that are not a token's own: mask the load along H, too")
+    for g in range(len(bounds)):
+        if torch.equal(got, _product(case, tokens[:last], bounds, weight=g)):
+            return "gather", (tiles, f"every expert has the weight of expert {g}: W[g] begins at row g * N of W")
     right = diagnosis.right_as_written(own, want, (BLOCK_M, BLOCK_N))
     return ("gather" if right else "*"), tiles
 

@@ -284,6 +284,7 @@ def _wrong_received(answer: Plan, answers: list) -> str | None:
 def _wrong_back(answer: Plan, parts: list, rows: list) -> str | None:
     """The first mistake in where results return."""
     starts = [0, *accumulate(len(part) for part in parts)]
+    given = [(token, at) for token, line in enumerate(answer.back or []) for at in line if at != -1]
     for token, line in enumerate(answer.back or []):
         for r, at in enumerate(line):
             places = [i for i, row in enumerate(rows) if row == (r, token)]
@@ -295,6 +296,8 @@ def _wrong_back(answer: Plan, parts: list, rows: list) -> str | None:
             text += f", and token {token} returns from rank {r} in row {places[0]}"
             if at == -1:
                 return f"{text}: this result gets lost"
+            if any(at for _, at in given) and all(token == at for token, at in given):
+                return f"{text}\nthese are the numbers of tokens: `back` has the rows of `tokens`, in the order sent"
             if r and at == places[0] - starts[r]:
                 text += f"\nthis counts from the first row of rank {r}: the rows of earlier ranks come before,"
                 return f"{text} {starts[r]} of them"
