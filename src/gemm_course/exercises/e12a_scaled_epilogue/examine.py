@@ -129,8 +129,11 @@ def _why(
     )
     if all(part.missing.all() for part in parts.values()):
         return [("*", "nothing of C was written")]
-    if any(parts[g].missing.any() for g in wrong):
-        return [("rows", (tiles, f"rows 0 to {case.inputs['sizes'][wrong[0]] - 1} of it have to be stored"))]
+    if lost := [g for g in wrong if parts[g].missing.any()]:
+        g, max_m = lost[0], case.inputs["a"].shape[1]
+        tiles = diagnosis.tiles(parts[g], want[g], (BLOCK_M, BLOCK_N))
+        where = f"rows 0 to {case.inputs['sizes'][g] - 1} of it have to be stored, from row g * max_m = {g * max_m} on"
+        return [("rows", (tiles, where))]
 
     def gave(results) -> bool:
         return all(parts[g].values.allclose(results(g).half(), rtol=0, atol=0, equal_nan=True) for g in parts)
