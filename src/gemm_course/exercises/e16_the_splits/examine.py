@@ -296,9 +296,13 @@ def _wrong_back(answer: Plan, parts: list, rows: list) -> str | None:
             text += f", and token {token} returns from rank {r} in row {places[0]}"
             if at == -1:
                 return f"{text}: this result gets lost"
-            if any(at for _, at in given) and all(token == at for token, at in given):
-                return f"{text}\nthese are the numbers of tokens: `back` has the rows of `tokens`, in the order sent"
-            if r and at == places[0] - starts[r]:
+            numbers, anew = all(each == number for each, number in given), r and at == places[0] - starts[r]
+            if numbers and any(number for _, number in given):
+                text += "\nthese are the numbers of tokens: `back` has the rows of `tokens`, in the order sent"
+                text += " (or rows counted anew for each rank:" if anew else ""
+                before = f" the rows of earlier ranks come before, {starts[r]} of them)"
+                return text + before * bool(anew)
+            if anew:
                 text += f"\nthis counts from the first row of rank {r}: the rows of earlier ranks come before,"
                 return f"{text} {starts[r]} of them"
             if 0 <= at < len(rows):
