@@ -172,6 +172,11 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
             "the kernel has no program for it: are the grid's two numbers, and program_id(0) and "
             "program_id(1), in the same order?",
         )
+    filled = [g for g, (start, end) in enumerate(bounds) if start < end]
+    for step in (1, -1):
+        moved = [g for g in filled if 0 <= g + step < len(rows)]
+        if moved and all(torch.equal(rows[g + step].values[0].double(), want[g]) for g in moved):
+            return "sums", (tiles, f"the sums of group {moved[0]} are in out[{moved[0] + step}]: out[g] has group g's")
     lost = [each.missing.all() for each in rows]
     if lost[-1] and lost == sorted(lost):
         return "sums", (tiles, f"no program computes it: the grid needs programs for each of {len(rows)} groups")
@@ -197,6 +202,8 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
         average = f"this is the average of group {g}'s {size} tokens: the gradient is their sum, undivided"
         return "sums", (tiles, average)
     blocks = [block.sum(0) for block in parts[slice(*bounds[g])].split(BLOCK_M)]
+    if len(blocks) > 1 and torch.equal(got, len(blocks) * blocks[0]):
+        return "sums", (tiles, f"the first block of group {g} is added in each turn: do the rows begin at `first`?")
     if why := token_sums.explain_rounding(rows[g].values[0], blocks):
         return "float32", (tiles, why)
     if ((got - want[g]).abs() <= want[g] / 128).all():

@@ -192,6 +192,10 @@ def _others_rows(case: Case, ran: Ran, bounds: list) -> Iterator[tuple[str, Caus
         yield "bounds", text
         return
     row, never = int((counts > 1).nonzero()[0]), out.missing[:last].any(1)
+    if (least := int(own[row].min())) < int(counts[row]):
+        what = f"of row {row} of out, some columns were stored {least} times, and others {int(counts[row])} times"
+        yield "gather", f"{what}: columns come in steps of BLOCK_N"
+        return
     if never.any():
         what = (
             f"row {int(never.nonzero()[0])} of out was never stored, and row {row} was stored {int(counts[row])} times"
