@@ -42,6 +42,17 @@ def explain_undefined(ran: Ran, wrong: bool) -> tuple[str, Observed] | None:
     return event.matrix or "", Observed(event, note)
 
 
+def explain_zeros(values: list[Tensor], bounds: list[tuple[int, int]], wrong: list[int], name: str) -> tuple | None:
+    """("*" if nothing is right, "" otherwise; message) if all wrong groups hold zeros; else None."""
+    if not all((values[g] == 0).all() for g in wrong):
+        return None
+    where = "the loop begins where the group before has ended, at ends[g - 1] (group 0: at 0), and ends at ends[g]"
+    if len(wrong) == sum(start < end for start, end in bounds):
+        return "*", f"{name} is 0 everywhere: nothing was added. For group g {where}"
+    g = most_telling_first(wrong, bounds)[0]
+    return "", f"nothing was added for group {g}, which has tokens {bounds[g][0]} to {bounds[g][1] - 1}: {where}"
+
+
 def explain_table(event: Event) -> Observed:
     """A read outside of `ends`, and the likely mistake."""
     if event.place is not None and event.place[1] < 0:

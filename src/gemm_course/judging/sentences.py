@@ -211,6 +211,7 @@ _ADVICE = {
     "'function' object has no attribute": (
         ": a function stands where its result is meant: call it, as in tl.num_programs(0)"
     ),
+    "acc.type.element_ty == out_dtype": ": `acc` has the type of what tl.dot gives, float32",
     "accumulator shape is incompatible": (
         ": `acc` has the rows of the first operand of tl.dot, and the columns of the second"
     ),

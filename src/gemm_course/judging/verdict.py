@@ -72,7 +72,9 @@ class Verdict:
     def result(self, source: str, masks: Sequence[MaskProblem] = (), seed: int = 0) -> Result:
         """The result in words, for an answer with this source.
 
-        If one mistake explains them all, it stands above the checks and begins their messages, which are short then.
+        If one mistake explains them all, it stands above the checks and begins their messages. Of these only the first
+        line is left: the next ones would explain its effects by other mistakes. What is wrong besides shows once it is
+        mended.
         """
         lead = self._lead(masks)
         writer, exercise = Writer(source, () if lead else masks), self.exercise

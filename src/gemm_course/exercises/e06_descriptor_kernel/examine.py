@@ -90,8 +90,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
     right = c.values.double() == want
     if right[mine].all():
-        if not written and (times := int(c.counts[mine].max())) > 1:
-            yield Finding("depth", f"every element of C is right, and was stored {times} times: store after the loop")
+        if not written and int(c.counts[mine].max()) > 1:
+            yield Finding(*_stored_again(c.counts[mine], c.writers[mine], a.shape[1]))
         if wasted := _past_k(ran, a.shape[1]):
             yield Finding("depth", wasted)
         return
@@ -114,6 +114,19 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     else:
         yield Finding(check, why, pictures)
         yield Finding("tiles", ABOVE)
+
+
+def _stored_again(counts, writers, depth: int) -> tuple[str, str]:
+    """(check, cause) of a right C that was stored several times: in the loop over K, or by several programs."""
+    text, times = "every element of C is right, and", int(counts.max())
+    # Where each program computes all tiles, the last one has written all of them.
+    if (counts == -(-depth // BLOCK_K)).all() and len(writers.unique()) > 1:
+        return "depth", f"{text} was stored {times} times: store after the loop"
+    if any(tile.unique().numel() > 1 for row in counts for tile in row.split(BLOCK_N)):
+        why = "tiles overlap: rows come in steps of BLOCK_M, columns in steps of BLOCK_N"
+        return "tiles", f"{text} some were stored {times} times: {why}"
+    why = "a program begins with `first`, and its next tile is tl.num_programs(0) further on"
+    return "tiles", f"{text} some were stored {times} times, by several programs: {why}"
 
 
 def _past_k(ran: Ran, depth: int) -> Words | None:
@@ -271,7 +284,22 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
         return "tiles", early
     if all(same(g, _moved(a, *bounds[g]) @ b[g].T) for g in groups):
         return "tiles", "A is read too far down: its pointer was moved to the group, and row counts from row 0 of A"
+    if all(same(g, _carried_over(a, b[g], c.writers, bounds[g])) for g in groups):
+        return "tiles", "a program's later tiles contain its earlier ones: each tile's `acc` begins with zeros"
     return None, "NaN comes from elements outside of A and B" if torch.isnan(c.values[~c.missing]).any() else ""
+
+
+def _carried_over(a, b, writers, bounds: tuple[int, int]):
+    """A group's C if a program adds each of its tiles to the sum of those before."""
+    sums: dict[int, torch.Tensor] = {}
+    found = torch.zeros(bounds[1] - bounds[0], len(b), dtype=torch.float64)
+    for row, col in itertools.product(range(*bounds, BLOCK_M), range(0, len(b), BLOCK_N)):
+        part, program = a[row : row + BLOCK_M] @ b[col : col + BLOCK_N].T, int(writers[row, col])
+        total = sums.setdefault(program, torch.zeros(BLOCK_M, BLOCK_N, dtype=torch.float64))
+        total[: len(part), : part.shape[1]] += part
+        place = found[row - bounds[0] :, col:][:BLOCK_M, :BLOCK_N]
+        place.copy_(total[: len(place), : place.shape[1]])
+    return found
 
 
 def _summed_in(dtype: torch.dtype, which: int, x, y):

@@ -59,9 +59,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         cause = Words("C is NaN everywhere. It held NaN before: store the result, do not add to C")
         if undefined := token_sums.explain_undefined(ran, wrong=True):
             cause = Words("C is NaN everywhere", because=undefined[1])
-        elif diagnosis.wrong_stride(ran):
-            text = "C is NaN everywhere, from what was read outside of A and B"
-            cause = Words(text, because=diagnosis.loads_outside(ran))
+        elif reads := diagnosis.loads_outside(ran):
+            cause = Words("C is NaN everywhere, from what was read outside of A and B", because=reads)
         yield Finding("*", cause, pictures)
         return
     if c.missing.all() and filled:
@@ -126,8 +125,8 @@ def _why(ran: Ran, groups: list[Written], want, parts, bounds: list, wrong: list
         )
     if groups[g].missing.any():
         return "tokens", (tiles, "is each tile of C stored, to its last row and column?")
-    if all((groups[each].values == 0).all() for each in wrong):
-        return "*", (tiles, "C is 0 everywhere: nothing was added to `acc`")
+    if why := token_sums.explain_zeros([each.values for each in groups], bounds, wrong, "C"):
+        return why[0] or "tokens", (tiles, why[1])
     part = parts[slice(*bounds[g])]
     if len(part) > 1 and torch.allclose(got.double(), want[g] / len(part), rtol=1e-3):
         return "tokens", (tiles, f"this is the average of group {g}'s {len(part)} tokens: the product is their sum")

@@ -98,9 +98,10 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
 def _computed_elsewhere(ran: Ran) -> str:
     """The reason if another than the exercise's kernel has to do with the numbers; empty otherwise, and on a GPU."""
-    if ran.outputs["out"].missing.all():
+    out = ran.outputs["out"]
+    if out.missing.all():
         return ""
-    if ran.unread:
+    if ran.unread and (out.values[~out.missing] != 0).any():
         return "no kernel reads anything of grad: a kernel has to compute the sums that it stores, from what it loads"
     value = ran.value if isinstance(ran.value, dict) else {}
     others, launches = value.get("others"), value.get("launches")
@@ -171,6 +172,11 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
             "the kernel has no program for it: are the grid's two numbers, and program_id(0) and "
             "program_id(1), in the same order?",
         )
+    filled = [g for g, (start, end) in enumerate(bounds) if start < end]
+    for step in (1, -1):
+        moved = [g for g in filled if 0 <= g + step < len(rows)]
+        if moved and all(torch.equal(rows[g + step].values[0].double(), want[g]) for g in moved):
+            return "sums", (tiles, f"the sums of group {moved[0]} are in out[{moved[0] + step}]: out[g] has group g's")
     lost = [each.missing.all() for each in rows]
     if lost[-1] and lost == sorted(lost):
         return "sums", (tiles, f"no program computes it: the grid needs programs for each of {len(rows)} groups")
@@ -180,8 +186,8 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
         return "sums", (tiles, outside)
     if not finite:
         return "tail", (tiles, "the rows after the last group hold NaN, and a block adds some of them")
-    if all((rows[g].values == 0).all() for g in wrong):
-        return "*", (tiles, "out is 0 everywhere: nothing was added")
+    if why := token_sums.explain_zeros([each.values for each in rows], bounds, wrong, "out"):
+        return why[0] or "sums", (tiles, why[1])
     for g in finite:
         tiles = diagnosis.tiles(rows[g], want[g][None], (1, BLOCK_N))
         if found := token_sums.range_of_sum(rows[g].values[0], parts):
@@ -196,6 +202,8 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
         average = f"this is the average of group {g}'s {size} tokens: the gradient is their sum, undivided"
         return "sums", (tiles, average)
     blocks = [block.sum(0) for block in parts[slice(*bounds[g])].split(BLOCK_M)]
+    if len(blocks) > 1 and torch.equal(got, len(blocks) * blocks[0]):
+        return "sums", (tiles, f"the first block of group {g} is added in each turn: do the rows begin at `first`?")
     if why := token_sums.explain_rounding(rows[g].values[0], blocks):
         return "float32", (tiles, why)
     if ((got - want[g]).abs() <= want[g] / 128).all():

@@ -129,8 +129,11 @@ def _why(
     )
     if all(part.missing.all() for part in parts.values()):
         return [("*", "nothing of C was written")]
-    if any(parts[g].missing.any() for g in wrong):
-        return [("rows", (tiles, f"rows 0 to {case.inputs['sizes'][wrong[0]] - 1} of it have to be stored"))]
+    if lost := [g for g in wrong if parts[g].missing.any()]:
+        g, max_m = lost[0], case.inputs["a"].shape[1]
+        tiles = diagnosis.tiles(parts[g], want[g], (BLOCK_M, BLOCK_N))
+        where = f"rows 0 to {case.inputs['sizes'][g] - 1} of it have to be stored, from row g * max_m = {g * max_m} on"
+        return [("rows", (tiles, where))]
 
     def gave(results) -> bool:
         return all(parts[g].values.allclose(results(g).half(), rtol=0, atol=0, equal_nan=True) for g in parts)
@@ -155,15 +158,17 @@ def _why(
         if gave(lambda g, of=operands, convert=convert: _scaled_before(case, g, of, convert)):
             why = f"{operands} was scaled and rounded to FP8 again, before the sum: FP8 has 4 significant bits"
             return [("rounding", (tiles, f"{why}. Scale `acc`"))]
+    right = "token" if any(diagnosis.right_as_written(parts[g], want[g], (BLOCK_M, BLOCK_N)) for g in parts) else "*"
+    if other := _other_rows(case, parts, wrong):
+        return [(right, (tiles, other))]
     off = torch.cat([(parts[g].values.double() / want[g].double() - 1).abs().flatten() for g in wrong])
-    if (off < 1 / 8).all():
+    if (off < 1 / 64).all():
         why = "the numbers are nearly right: they were rounded on the way. Multiply `acc` while it is float32"
         return [("rounding", (tiles, why))]
     if torch.isnan(parts[wrong[0]].values).any():
         why = "the tables of scales hold NaN past their ends and past a group's rows: some of it was loaded"
         return [("token", (tiles, why))]
-    right = any(diagnosis.right_as_written(parts[g], want[g], (BLOCK_M, BLOCK_N)) for g in parts)
-    return [("token" if right else "*", tiles)]
+    return [(right, tiles)]
 
 
 def _token_scales(case: Case, g: int, first: int | None = None) -> Tensor:
@@ -283,6 +288,22 @@ def _other_place(case: Case, parts: dict, sums: dict, wrong: list[int]) -> str:
         scales = _token_scales(case, g, first)[:, None] * case.inputs["scale_b"][g].double()
         if parts[g].values.allclose((sums[g] * scales).half(), rtol=0, atol=0, equal_nan=True):
             return f"the scales of group {g} begin at g * max_m = {g * max_m} in scale_a, and these begin at {first}"
+    return ""
+
+
+def _other_rows(case: Case, parts: dict, wrong: list[int]) -> str:
+    """A message if the rows of A or B of a group come from another place; empty otherwise."""
+    a, b = (case.inputs[name].double() for name in ("a", "b"))
+    for g in wrong:
+        scales = _token_scales(case, g)[:, None] * case.inputs["scale_b"][g].double()
+        got = parts[g].values
+        for name, step, rows in (("A", "max_m", a), ("B", "N", b)):
+            size, right = (len(got), got.shape[1])[name == "B"], g * rows.shape[1]
+            for first in range(rows.shape[0] * rows.shape[1] - size + 1):
+                taken = rows.flatten(0, 1)[first : first + size]
+                product = a[g, : len(got)] @ taken.T if name == "B" else taken @ b[g].T
+                if first != right and torch.equal(got, (product * scales).half()):
+                    return f"the rows of {name} of group {g} begin at g * {step} = {right}, and these begin at {first}"
     return ""
 
 

@@ -49,7 +49,8 @@ def draw(rng: random.Random) -> list[Case]:
                 return [count * BLOCK_M if g == whole else size(count) for g, count in enumerate(counts)]
 
     few, other = rng.sample([3, 5, 7], 2)
-    wide = rng.choice([each for each in (2, 4) if each % few])
+    # With two columns of tiles, rounding down would be the same as forgetting them.
+    wide = rng.choice([each for each in (3, 4) if each % few])
     holes = batch(other, 2)
     holes = [0, holes[0], 0, 0, *holes[1:], 0]
     tiny = [size(rng.randint(1, 2)) for _ in range(rng.randint(2, 3))]

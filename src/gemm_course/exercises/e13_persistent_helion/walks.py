@@ -130,6 +130,7 @@ _ONE_OF_TWO = (
     "`row` and `col` come from the same number: the row takes the remainder, (tile - first) % tiles_m, and the column "
     "the quotient, (tile - first) // tiles_m"
 )
+_STEPS = "rows come in steps of BLOCK_M, columns in steps of BLOCK_N"
 _ENDS_EARLY = "`end` is the row after the group's last one, not after the tile's"
 _WHERE = "torch.where(passed, a, b) is a for the groups that the tile has passed, and b for the others"
 _CHOICES: tuple[tuple[str, Callable], ...] = (
@@ -165,6 +166,11 @@ NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
         "place",
         "a tile's rows begin at its group's first row, `start`; `first` is the number of a tile",
         _placed(lambda at: _tile(at.own % at.tiles_m, at.own // at.tiles_m, at.tile - at.own, at.end)),
+    ),
+    (
+        "once",
+        "the last columns do not fill a tile, and still need one: tiles_n is (N + BLOCK_N - 1) // BLOCK_N",
+        lambda sizes, N: [group[: _tile_rows(s) * (N // BLOCK_N)] for group, s in zip(groups_of(sizes, N), sizes)],
     ),
     (
         "once",
@@ -206,8 +212,18 @@ NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
     ),
     (
         "place",
-        "BLOCK_M and BLOCK_N are exchanged: rows come in steps of BLOCK_M, columns in steps of BLOCK_N",
+        f"BLOCK_M and BLOCK_N are exchanged: {_STEPS}",
         _placed(lambda at: (at.start + at.own % at.tiles_m * BLOCK_N, at.end, at.own // at.tiles_m * BLOCK_M)),
+    ),
+    (
+        "place",
+        _STEPS,
+        _placed(lambda at: (at.start + at.own % at.tiles_m * BLOCK_M, at.end, at.own // at.tiles_m * BLOCK_M)),
+    ),
+    (
+        "place",
+        _STEPS,
+        _placed(lambda at: (at.start + at.own % at.tiles_m * BLOCK_N, at.end, at.own // at.tiles_m * BLOCK_N)),
     ),
     (
         "place",

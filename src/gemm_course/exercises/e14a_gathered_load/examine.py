@@ -77,7 +77,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if wrong and undefined:
         yield Finding("gather", Observed(undefined), pictures)
     elif wrong and not others_rows:
-        check, why = _why(case, own, want, bounds, lost)
+        check, why = _why(case, own, want, bounds, lost, loads)
         yield Finding(check, why, pictures)
         if check == "*":
             return
@@ -89,17 +89,23 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     yield from (Finding(check, why, pictures) for check, why in _touched(case, ran, loads, wrong))
 
 
-def _product(case: Case, tokens: Tensor, bounds: list | None = None) -> Tensor:
-    """out, float64, if position r has the row of x of `tokens[r]`; NaN where x has no such row."""
-    x, w = case.inputs["x"].double(), case.inputs["w"].double()
+def _product(
+    case: Case, tokens: Tensor, bounds: list | None = None, weight: int | None = None, columns: int | None = None
+) -> Tensor:
+    """out, float64, if position r has the row of x of `tokens[r]`; NaN where x has no such row.
+
+    Each expert has its own weight, or all have that of expert `weight`. Only the first `columns` of x count, or all.
+    """
+    x, w = (case.inputs[name][..., :columns].double() for name in ("x", "w"))
     rows = tokens - case.inputs["first"]
     inside = (rows >= 0) & (rows < len(x))
     gathered = torch.where(inside[:, None], x[rows.clamp(0, len(x) - 1)], torch.nan)
     bounds = bounds_of(case.inputs["ends"]) if bounds is None else bounds
-    return torch.cat([gathered[start:end] @ w[g].T for g, (start, end) in enumerate(bounds)])
+    weights = [w[g if weight is None else weight] for g in range(len(bounds))]
+    return torch.cat([gathered[start:end] @ own.T for (start, end), own in zip(bounds, weights)])
 
 
-def _why(case: Case, own, want: Tensor, bounds: list, lost: list[Event]) -> tuple[str, Causes]:
+def _why(case: Case, own, want: Tensor, bounds: list, lost: list[Event], loads: list[Event]) -> tuple[str, Causes]:
     """The check that wrong rows break ("*": all), and the likely mistake."""
     tiles = diagnosis.tiles(own, want, (BLOCK_M, BLOCK_N))
     got, tokens = own.values.double(), torch.tensor(case.inputs["tokens"], dtype=torch.int64)
@@ -143,10 +149,24 @@ def _why(case: Case, own, want: Tensor, bounds: list, lost: list[Event]) -> tupl
             "convert one of them first, `.to(tl.int64)`"
         )
         return "wide", (_observed(lost), text)
+    if stride := next(filter(None, (event.wrong_stride for event in loads)), None):
+        return "gather", (tiles, stride)
     if lost:
         return "gather", (_observed(lost), "the row of token t begins at x_ptr + t * ldx")
     if torch.isnan(got).any():
         return "gather", (tiles, "NaN comes from elements that are not a token's own: mask the load along H, too")
+    if h := case.inputs["w"].shape[2] // BLOCK_K * BLOCK_K:
+        first = _product(case, tokens[:last], bounds, columns=BLOCK_K) * (h // BLOCK_K)
+        if h == case.inputs["w"].shape[2] > BLOCK_K and torch.equal(got, first):
+            return "gather", (tiles, f"columns 0 to {BLOCK_K - 1} are added in each turn: the columns begin at k")
+    if ((got - want).abs() <= want.abs() / 128).all():
+        return "gather", (
+            tiles,
+            "the numbers are nearly right: they were rounded on the way. `acc` and out are float32",
+        )
+    for g in range(len(bounds)):
+        if torch.equal(got, _product(case, tokens[:last], bounds, weight=g)):
+            return "gather", (tiles, f"every expert has the weight of expert {g}: W[g] begins at row g * N of W")
     right = diagnosis.right_as_written(own, want, (BLOCK_M, BLOCK_N))
     return ("gather" if right else "*"), tiles
 
@@ -172,6 +192,10 @@ def _others_rows(case: Case, ran: Ran, bounds: list) -> Iterator[tuple[str, Caus
         yield "bounds", text
         return
     row, never = int((counts > 1).nonzero()[0]), out.missing[:last].any(1)
+    if (least := int(own[row].min())) < int(counts[row]):
+        what = f"of row {row} of out, some columns were stored {least} times, and others {int(counts[row])} times"
+        yield "gather", f"{what}: columns come in steps of BLOCK_N"
+        return
     if never.any():
         what = (
             f"row {int(never.nonzero()[0])} of out was never stored, and row {row} was stored {int(counts[row])} times"

@@ -284,6 +284,7 @@ def _wrong_received(answer: Plan, answers: list) -> str | None:
 def _wrong_back(answer: Plan, parts: list, rows: list) -> str | None:
     """The first mistake in where results return."""
     starts = [0, *accumulate(len(part) for part in parts)]
+    given = [(token, at) for token, line in enumerate(answer.back or []) for at in line if at != -1]
     for token, line in enumerate(answer.back or []):
         for r, at in enumerate(line):
             places = [i for i, row in enumerate(rows) if row == (r, token)]
@@ -295,7 +296,13 @@ def _wrong_back(answer: Plan, parts: list, rows: list) -> str | None:
             text += f", and token {token} returns from rank {r} in row {places[0]}"
             if at == -1:
                 return f"{text}: this result gets lost"
-            if r and at == places[0] - starts[r]:
+            numbers, anew = all(each == number for each, number in given), r and at == places[0] - starts[r]
+            if numbers and any(number for _, number in given):
+                text += "\nthese are the numbers of tokens: `back` has the rows of `tokens`, in the order sent"
+                text += " (or rows counted anew for each rank:" if anew else ""
+                before = f" the rows of earlier ranks come before, {starts[r]} of them)"
+                return text + before * bool(anew)
+            if anew:
                 text += f"\nthis counts from the first row of rank {r}: the rows of earlier ranks come before,"
                 return f"{text} {starts[r]} of them"
             if 0 <= at < len(rows):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from gemm_course.exercises.e13_persistent_helion.language import BLOCK_M, BLOCK_N
 from gemm_course.exercises.e13_persistent_helion.walks import DEALINGS, NUMBERINGS, groups_of, in_turn
 
-SIZES, N, WORKERS = (3 * BLOCK_M - 2, 0, 9 * BLOCK_M + 1, 2 * BLOCK_M), 2 * BLOCK_N - 3, 7
+SIZES, N, WORKERS = (3 * BLOCK_M - 2, 0, 9 * BLOCK_M + 1, 2 * BLOCK_M), 3 * BLOCK_N - 3, 7
 
 
 def test_the_right_walk_goes_down_each_column_and_deals_in_turn():
     first, empty, *_ = groups = groups_of(SIZES, N)
     end = SIZES[0]
-    assert first == [(row * BLOCK_M, end, col * BLOCK_N) for col in range(2) for row in range(3)]
+    assert first == [(row * BLOCK_M, end, col * BLOCK_N) for col in range(3) for row in range(3)]
     assert empty == []
     dealt = in_turn(groups, WORKERS)
-    assert dealt[1][:2] == [first[1], groups[2][2]]
-    assert sum(map(len, dealt)) == 2 * (3 + 10 + 2)
+    assert dealt[1][:3] == [first[1], first[8], groups[2][6]]
+    assert sum(map(len, dealt)) == 3 * (3 + 10 + 2)
 
 
 def test_every_mistake_is_another_walk_than_the_right_one_and_than_those_of_another_cause():
