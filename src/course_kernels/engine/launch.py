@@ -129,14 +129,13 @@ class Plan(InterpretedPlan):
 
     def run(self, product: Product, out: Tensor) -> None:
         """Launch on the current stream. The tensors' device must be the current one."""
-        with self._lock:  # no other thread may change the plan's descriptors before the launch has read them
-            if self._relaunch is None:
+        if self._relaunch is None:
+            with self._lock:
                 self._compile(product, out)
-                return
-            addresses = self._addresses(product, out)
-            total = self._total(product)
-            stream = torch._C._cuda_getCurrentRawStream(out.device.index)
-            self._relaunch(addresses, stream, self._programs(total), total)
+            return
+        total = self._total(product)
+        stream = torch._C._cuda_getCurrentRawStream(out.device.index)
+        self._relaunch(self._addresses(product, out), stream, self._programs(total), total)
 
     def _addresses(self, product: Product, out: Tensor) -> list[int | None]:
         """The addresses of ``_TENSORS``. With a dynamic schedule, every launch gets a new counter."""

@@ -9,6 +9,7 @@ expects, and while a profiler listens to launches, it takes Triton's own path.
 from __future__ import annotations
 
 import copy
+import threading
 import types
 
 _MAX_DESCRIPTORS = 256
@@ -47,6 +48,7 @@ class Relaunch:
         self._descriptors = {i: arguments[i] for i in sources if hasattr(arguments[i], "base")}
         self._compiled = compiled
         self._hooks = None
+        self._lock = threading.Lock()  # no other thread may change arguments before the launch has read them
         try:
             self._short = self._shortcut(programs)
         except (AttributeError, KeyError, IndexError, RuntimeError, TypeError, ValueError):
@@ -55,8 +57,14 @@ class Relaunch:
     def __call__(self, addresses: list[int], stream: int, programs: int, total: int) -> None:
         """Launch on a stream, with ``addresses`` and ``total`` at the positions of ``sources`` and ``totals``."""
         hooks = self._hooks
-        if self._short is not None and not hooks.launch_enter_hook.calls and not hooks.launch_exit_hook.calls:
-            return self._short(addresses, stream, programs, total)
+        with self._lock:
+            if self._short is not None and not hooks.launch_enter_hook.calls and not hooks.launch_exit_hook.calls:
+                self._short(addresses, stream, programs, total)
+            else:
+                self._long(addresses, stream, programs, total)
+
+    def _long(self, addresses, stream, programs, total):
+        """Launch through Triton's own path."""
         for position, source in self._sources.items():
             if position in self._descriptors:
                 self._descriptors[position].base.value = addresses[source]
@@ -67,7 +75,7 @@ class Relaunch:
                 self._arguments[position] = total
             else:
                 self._descriptors[position].shape[axis] = total
-        return self._compiled[(programs, 1, 1)](*self._arguments, stream=stream)
+        self._compiled[(programs, 1, 1)](*self._arguments, stream=stream)
 
     def _shortcut(self, programs):
         """A function that calls Triton's C launcher with a kept argument list, or None."""
@@ -77,22 +85,30 @@ class Relaunch:
         hooks = (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook)
         if not all(isinstance(hook.calls, list) for hook in hooks):
             return None
-        launcher = self._compiled.run
-        wrapper = launcher.launch
-        names = wrapper.__code__.co_freevars
-        cells = dict(zip(names, (cell.cell_contents for cell in wrapper.__closure__)))
-        raw, encode = cells["launcher"], wrapper.__globals__["make_tensordesc_arg"]
-        metadata = dict(zip(sorted(self._descriptors), cells["tensordesc_meta"], strict=True))
-        if sorted(self._descriptors) != sorted(cells["tensordesc_indices"]) or launcher.global_scratch_size:
+        launcher, seen = self._compiled.run, []
+        if launcher.global_scratch_size:
             return None
 
-        # Let the wrapper, and the launcher around it, prepare a call of a function that records its arguments.
-        seen = []
-        recorder = tuple(
-            types.CellType((lambda *args: seen.append(args)) if name == "launcher" else cells[name]) for name in names
-        )
+        # Let the launcher, and what it wraps around the C function, prepare a call of a function that records its
+        # arguments.
+        def record(*args):
+            seen.append(args)
+
         recording = copy.copy(launcher)
-        recording.launch = types.FunctionType(wrapper.__code__, wrapper.__globals__, wrapper.__name__, None, recorder)
+        if self._descriptors:
+            wrapper = launcher.launch
+            names = wrapper.__code__.co_freevars
+            cells = dict(zip(names, (cell.cell_contents for cell in wrapper.__closure__)))
+            raw, encode = cells["launcher"], wrapper.__globals__["make_tensordesc_arg"]
+            metadata = dict(zip(sorted(self._descriptors), cells["tensordesc_meta"], strict=True))
+            if sorted(self._descriptors) != sorted(cells["tensordesc_indices"]):
+                return None
+            recorder = tuple(types.CellType(record if name == "launcher" else cells[name]) for name in names)
+            recording.launch = types.FunctionType(
+                wrapper.__code__, wrapper.__globals__, wrapper.__name__, None, recorder
+            )
+        else:  # without descriptors Triton wraps nothing
+            raw, recording.launch, encode, metadata = launcher.launch, record, None, {}
         changing = [i for i in (*self._sources, *self._totals) if i not in self._descriptors]
         marks = {i: object() for i in changing}
         stream_mark, grid_mark = object(), _Mark(programs)
@@ -105,8 +121,8 @@ class Relaunch:
         )  # fmt: skip
         (call,) = seen
         # Kernel arguments come last: one by one, or as a list of their own.
-        nested = isinstance(call[-1], list)
-        fixed, tail = (list(call[:-1]), call[-1]) if nested else (list(call), None)
+        nested = isinstance(call[-1], (list, tuple))
+        fixed, tail = (list(call[:-1]), list(call[-1])) if nested else (list(call), None)
         values = tail if nested else fixed
         pointers = [(_position(values, marks[i]), source) for i, source in self._sources.items() if i in marks]
         numbers = [_position(values, marks[i]) for i in self._totals if i in marks]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
 pytest.importorskip("triton", reason="needs triton, which Linux has")
@@ -86,7 +89,7 @@ class Compiled:
 
 
 def flattened(call):
-    return [*call[:-1], *call[-1]] if isinstance(call[-1], list) else list(call)
+    return [*call[:-1], *call[-1]] if isinstance(call[-1], (list, tuple)) else list(call)
 
 
 def received(call):
@@ -145,6 +148,44 @@ def test_a_launcher_that_looks_different_is_used_as_it_is():
     assert compiled.slow == 1
     want = [5, 7, "function", (4, 1, 0), 0x200, 9, 16, 9, 0x100, 8, 16, 0x100, None, True]
     assert received(compiled.seen[-1]) == want
+
+
+class Plain(Launcher):
+    """Of a kernel without descriptors: Triton wraps nothing around its C function."""
+
+    def __init__(self, nested, seen):
+        self.nested, self.launch = nested, lambda *args: seen.append(args)
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_kernel_without_descriptors_needs_no_wrapper(nested):
+    compiled = Compiled(wrap_flat)
+    compiled.run = Plain(nested, compiled.seen)
+    launch = Relaunch(compiled, 132, [0, None, 8, 5, 0], {0: 1, 4: 0}, {2: None})
+    for first, second, stream, programs, total in ((0x100, 0x200, 7, 132, 8), (0x300, 0, 9, 1, 12)):
+        launch([first, second], stream, programs, total)
+        assert received(compiled.seen[-1]) == [programs, stream, "function", (4, 1, 0), second, None, total, 5, first]
+    assert compiled.slow == 0
+
+
+def test_threads_take_turns():
+    """A launch reads arguments that the next one changes."""
+    compiled, wrong = Compiled(wrap_flat), []
+
+    def check(*args):
+        before = list(args[-1])
+        time.sleep(1e-3)  # lets another thread run
+        wrong.extend([] if before == list(args[-1]) else [before])
+
+    compiled.run = Plain(True, compiled.seen)
+    compiled.run.launch = check
+    launch = Relaunch(compiled, 132, [0, 8], {0: 0}, {1: None})
+    threads = [threading.Thread(target=launch, args=([i], 7, 1, i)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_a_profiler_that_listens_gets_triton_s_own_launch(monkeypatch):
