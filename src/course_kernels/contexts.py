@@ -11,7 +11,7 @@ from torch.nn import Parameter
 from course_kernels.dtypes import OUT_DTYPES
 
 _AUTOCAST_DEVICES = frozenset({"cpu", "cuda"})
-_PLAIN_TYPES = frozenset({Tensor, Parameter})
+PLAIN_TYPES = frozenset({Tensor, Parameter})
 # Bound once: every call asks them.
 is_compiling = torch.compiler.is_compiling
 is_grad_enabled = torch.is_grad_enabled
@@ -32,9 +32,7 @@ def is_plain(*tensors) -> bool:
 
     Non-tensors count as plain: the checks of the plain way raise the TypeError.
     """
-    if is_compiling() or _dispatch_modes() or functorch_level() is not None or _tracing_state() is not None:
-        return False
-    if getattr(_forward_ad, "_current_level", -1) >= 0 and is_forward_mode():
+    if is_intercepted():
         return False
     for tensor in tensors:
         if tensor is not None:
@@ -44,10 +42,17 @@ def is_plain(*tensors) -> bool:
     return True
 
 
+def is_intercepted() -> bool:
+    """Whether a mode or a transform of torch intercepts operations, or tensors may be dual ones."""
+    if is_compiling() or _dispatch_modes() or functorch_level() is not None or _tracing_state() is not None:
+        return True
+    return getattr(_forward_ad, "_current_level", -1) >= 0 and is_forward_mode()
+
+
 def has_memory(tensor: Tensor) -> bool:
     """Whether kernels can read a tensor: not a meta tensor, nor one whose class computes operations on its own."""
     kind = type(tensor)
-    return not tensor.is_meta and (kind in _PLAIN_TYPES or kind.__torch_dispatch__ is Tensor.__torch_dispatch__)
+    return not tensor.is_meta and (kind in PLAIN_TYPES or kind.__torch_dispatch__ is Tensor.__torch_dispatch__)
 
 
 def in_memory(*tensors: Tensor | None) -> bool:

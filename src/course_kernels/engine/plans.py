@@ -49,7 +49,7 @@ class PlanCache:
 plans = PlanCache()
 
 
-class _Known(NamedTuple):
+class Known(NamedTuple):
     """A cached plan with its device and the result's form; a ragged extent of the form may change."""
 
     plan: Any
@@ -132,12 +132,14 @@ def execute(
 
 def execute_checked(product: Product, options: Options, out: Tensor, problem: Callable[[], Problem]) -> None:
     """Write a product that needs no checks to ``out``. ``problem`` makes its problem where no plan is known."""
+    find(product, options, out, problem).run(product, out)
+
+
+def find(product: Product, options: Options, out: Tensor, problem: Callable[[], Problem]) -> Known:
+    """Find or make the plan of what ``execute_checked`` does, without running it."""
     key = signature(product, options, out)
     known = plans.get(key)
-    if known is None:
-        _execute_unknown(problem(), product, options, out)
-    else:
-        known.run(product, out)
+    return _plan(problem(), product, out, key) if known is None else known
 
 
 def execute_offered(product: Product, options: Options, out: Tensor, problem: Callable[[], Problem]) -> bool:
@@ -153,7 +155,7 @@ def execute_offered(product: Product, options: Options, out: Tensor, problem: Ca
         made = problem()
         with torch.cuda.device(out.device) if out.is_cuda else contextlib.nullcontext():
             plan = offered(made, product, out)
-        known = _Known(plan, out.device, made.mode, made.out_shape, made.out_dtype)
+        known = Known(plan, out.device, made.mode, made.out_shape, made.out_dtype)
         if key is not None:
             plans.put(key, known)
     if known.plan is None:
@@ -169,9 +171,15 @@ def _execute_unknown(problem: Problem, product: Product, options: Options, out: 
     if out is None:
         out = torch.empty(problem.out_shape, dtype=problem.out_dtype, device=product.a.device)
     if known is None:
-        with torch.cuda.device(out.device) if out.is_cuda else contextlib.nullcontext():
-            plan = choose(problem, product, out)
-        known = _Known(plan, out.device, problem.mode, problem.out_shape, problem.out_dtype)
-        if key is not None:
-            plans.put(key, known)
+        known = _plan(problem, product, out, key)
     return known.run(product, out)
+
+
+def _plan(problem: Problem, product: Product, out: Tensor, key: Hashable) -> Known:
+    """Make the plan of a product, and keep it under its key."""
+    with torch.cuda.device(out.device) if out.is_cuda else contextlib.nullcontext():
+        plan = choose(problem, product, out)
+    known = Known(plan, out.device, problem.mode, problem.out_shape, problem.out_dtype)
+    if key is not None:
+        plans.put(key, known)
+    return known

@@ -26,11 +26,12 @@ from course_kernels.moe import checks, fp8_ops
 from course_kernels.moe.activations import activation_of
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.fp8_checks import check_float8
+from course_kernels.moe.layer_plan import key_of, plans, remember
 from course_kernels.moe.lora import Lora, cast_adapters, check_lora, factors_of, local, named
 from course_kernels.moe.lora_ops import feed_forward_adapted
 from course_kernels.moe.parallel import Parallel
 from course_kernels.moe.routing import Routing, route
-from course_kernels.moe.torch_ops import feed_forward, feed_forward_collecting
+from course_kernels.moe.torch_ops import feed_forward, feed_forward_collecting, feed_forward_planned
 
 
 def moe_feed_forward(
@@ -145,6 +146,13 @@ def moe_feed_forward(
             gate_up_scale=gate_up_scale, down_scale=down_scale, fp8_recipe=fp8_recipe, routing=routing, ep=ep,
             backend=backend, num_sms=num_sms,
         )  # fmt: skip
+    key = None
+    if not is_compiling() and main_grads is lora is gate_up_scale is down_scale is fp8_recipe is routing is ep is None:
+        given = Operands(x, gate_up, down, top_k_weights, gate_up_bias, down_bias)
+        key = key_of(given, top_k_index, activation, concatenated, weights_on, backend, num_sms)
+        plan = key and plans.get(key)
+        if plan is not None:
+            return feed_forward_planned(given, top_k_index, plan)
     factors = factors_of(lora)
     tensors = (x, gate_up, down, top_k_weights, gate_up_bias, down_bias, gate_up_scale, down_scale, *factors)
     if has_overrides(*tensors, top_k_index) and not is_compiling():
@@ -213,7 +221,10 @@ def moe_feed_forward(
             return fp8_ops.feed_forward(operands, float8, routing, form)
         return fp8_ops.feed_forward_collecting(operands, float8, routing, form, main_grads)
     if main_grads is None:
-        return feed_forward(operands, routing, form)
+        out = feed_forward(operands, routing, form)
+        if key is not None:
+            remember(key, given, top_k_index, form)
+        return out
     return feed_forward_collecting(operands, routing, form, main_grads)
 
 

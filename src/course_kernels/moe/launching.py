@@ -16,7 +16,9 @@ from course_kernels.engine.relaunch import Relaunch
 _known = PlanCache()
 
 
-def launch(module: str, name: str, programs: int, tokens: int | None, warps: int = 4, **arguments: Any) -> None:
+def launch(
+    module: str, name: str, programs: int, tokens: int | None, warps: int = 4, **arguments: Any
+) -> Relaunch | None:  # fmt: skip
     """Launch a kernel of ``course_kernels.kernels`` on the current stream.
 
     Args:
@@ -25,6 +27,10 @@ def launch(module: str, name: str, programs: int, tokens: int | None, warps: int
         tokens: number of tokens; None for a kernel that has no such argument.
         warps: of a program.
         arguments: all others.
+
+    Returns:
+        What launches it again with the addresses of other tensors, in the arguments' order, that have the same dtypes
+        and alignment; None in the interpreter.
     """
     device, addresses, form = None, [], [name, warps, *arguments]
     for value in arguments.values():
@@ -38,13 +44,42 @@ def launch(module: str, name: str, programs: int, tokens: int | None, warps: int
     known = _known.get(key)
     if known is not None:
         known(addresses, torch._C._cuda_getCurrentRawStream(device.index), programs, tokens)
-        return
+        return known
     tensors = {key: value for key, value in arguments.items() if isinstance(value, Tensor)}
     if device.type != "cuda":
         _interpret(module, name, programs, tokens, arguments, tensors)
-        return
+        return None
     with torch.cuda.device(device):
-        _known.put(key, _compile(module, name, programs, tokens, warps, arguments, tensors))
+        known = _compile(module, name, programs, tokens, warps, arguments, tensors)
+    _known.put(key, known)
+    return known
+
+
+class Launch:
+    """Launches of one kernel, always with the same numbers and as many programs.
+
+    Args:
+        module, name, programs, tokens: as for ``launch``.
+        tensors: the names of those arguments that are tensors or None.
+        constants: all others.
+    """
+
+    def __init__(
+        self, module: str, name: str, programs: int, tokens: int | None, tensors: tuple[str, ...], **constants: Any
+    ):
+        self._kernel, self._programs, self._tokens = (module, name), programs, tokens
+        self._tensors, self._constants = tensors, constants
+        self._known: Relaunch | None = None
+
+    def __call__(self, *tensors: Tensor | None) -> None:
+        """Launch on the current stream. ``tensors`` keep dtypes, alignment and device from one call to the next."""
+        if self._known is None:
+            given = dict(zip(self._tensors, tensors, strict=True)) | self._constants
+            self._known = launch(*self._kernel, self._programs, self._tokens, **given)
+            self._index = next(each for each in tensors if each is not None).device.index
+            return
+        addresses = [each.data_ptr() for each in tensors if each is not None]
+        self._known(addresses, torch._C._cuda_getCurrentRawStream(self._index), self._programs, self._tokens)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from torch import Tensor
 from course_kernels import runtime
 from course_kernels.contexts import is_plain, is_profiling
 from course_kernels.dtypes import MAX_EXTENT
-from course_kernels.moe.launching import launch
+from course_kernels.moe.launching import Launch
 from course_kernels.validation import check_dense
 
 FEW = 2048  # entries that are compared with each other, all with all
@@ -95,39 +95,61 @@ def sort_choices(top_k_index: Tensor, num_experts: int, backend: str) -> tuple[T
     if backend == "torch" or (backend == "auto" and device.type == "cpu"):
         return _sorted_by_torch(top_k_index, num_experts)
     runtime.check_can_launch(device)
-    tokens, top_k = top_k_index.shape
-    count = tokens * top_k
-    ends = torch.empty(num_experts, dtype=torch.int32, device=device)
-    of_row, choices, rows = (torch.empty(count, dtype=torch.int32, device=device) for _ in range(3))
-    if not count:
-        return ends.zero_(), of_row, choices, rows
-    stride_t, stride_k = top_k_index.stride()
-    common = dict(ids_ptr=top_k_index, stride_t=stride_t, stride_k=stride_k, TOP_K=top_k, EXPERTS=num_experts)
-    order = dict(offs_ptr=ends, slots_ptr=choices, tokens_ptr=of_row, positions_ptr=rows)
-    if count <= FEW:
-        block = 64
-        programs = -(-count // block) + -(-num_experts // block)
-        launch("moe_routing", "sort_few_kernel", programs, tokens, **common, **order, BLOCK=block, BLOCK_J=64)
+    return Sorting(top_k_index, num_experts)(top_k_index)
+
+
+class Sorting:
+    """The launches that sort the choices of tensors of ids that have the form of ``ids``: shape, strides, device."""
+
+    def __init__(self, ids: Tensor, num_experts: int):
+        (tokens, top_k), (stride_t, stride_k) = ids.shape, ids.stride()
+        self._count, self._experts, self._device = tokens * top_k, num_experts, ids.device
+        self._few = self._count <= FEW
+        self._chunks = chunks = -(-self._count // CHUNK)
+        common = dict(stride_t=stride_t, stride_k=stride_k, TOP_K=top_k, EXPERTS=num_experts)
+        order = ("slots_ptr", "tokens_ptr", "positions_ptr")
+
+        def step(name: str, programs: int, tensors: tuple[str, ...], tokens: int | None = tokens, **numbers) -> Launch:
+            return Launch("moe_routing", f"{name}_kernel", programs, tokens, tensors, **numbers)
+
+        if self._few:
+            block = 64
+            programs = -(-self._count // block) + -(-num_experts // block)
+            tensors = ("ids_ptr", "offs_ptr", *order)
+            self._sort = step("sort_few", programs, tensors, **common, BLOCK=block, BLOCK_J=64)
+            return
+        self._steps = (
+            step("count", chunks, ("ids_ptr", "counts_ptr"), **common, CHUNK=CHUNK, BLOCK_E=32),
+            step(
+                "sum_counts", -(-(num_experts + 1) // 8), ("counts_ptr", "totals_ptr"), TOP_K=top_k,
+                EXPERTS=num_experts, CHUNK=CHUNK, BLOCK_C=256, BLOCK_E=8,
+            ),
+            step(
+                "sum_totals", 1, ("totals_ptr", "starts_ptr", "offs_ptr"), None, EXPERTS=num_experts, BLOCK_E=256,
+            ),
+            step("place", chunks, ("ids_ptr", "counts_ptr", "starts_ptr", *order), **common, CHUNK=CHUNK, BLOCK_J=32),
+        )  # fmt: skip
+
+    def __call__(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The fields of ``Routing``. The device is the current one."""
+        experts, count = self._experts, self._count
+        ends, of_row, choices, rows = self._empty(experts), self._empty(count), self._empty(count), self._empty(count)
+        if not count:
+            ends.zero_()
+        elif self._few:
+            self._sort(ids, ends, choices, of_row, rows)
+        else:
+            counts = self._empty(self._chunks * (experts + 1))
+            totals, starts = self._empty(experts + 1), self._empty(experts + 1)
+            count_ids, sum_counts, sum_totals, place = self._steps
+            count_ids(ids, counts)
+            sum_counts(counts, totals)
+            sum_totals(totals, starts, ends)
+            place(ids, counts, starts, choices, of_row, rows)
         return ends, of_row, choices, rows
-    chunks, block_e = -(-count // CHUNK), 32
-    counts = torch.empty(chunks, num_experts + 1, dtype=torch.int32, device=device)
-    totals, starts = (torch.empty(num_experts + 1, dtype=torch.int32, device=device) for _ in range(2))
-    sizes = dict(TOP_K=top_k, EXPERTS=num_experts, CHUNK=CHUNK)
-    launch("moe_routing", "count_kernel", chunks, tokens, **common, counts_ptr=counts, CHUNK=CHUNK, BLOCK_E=block_e)
-    launch(
-        "moe_routing", "sum_counts_kernel", -(-(num_experts + 1) // 8), tokens, counts_ptr=counts, totals_ptr=totals,
-        **sizes, BLOCK_C=256, BLOCK_E=8,
-    )  # fmt: skip
-    launch(
-        "moe_routing", "sum_totals_kernel", 1, None, totals_ptr=totals, starts_ptr=starts, offs_ptr=ends,
-        EXPERTS=num_experts, BLOCK_E=256,
-    )  # fmt: skip
-    del order["offs_ptr"]
-    launch(
-        "moe_routing", "place_kernel", chunks, tokens, **common, counts_ptr=counts, starts_ptr=starts, **order,
-        CHUNK=CHUNK, BLOCK_J=32,
-    )  # fmt: skip
-    return ends, of_row, choices, rows
+
+    def _empty(self, size: int) -> Tensor:
+        return torch.empty_strided((size,), (1,), dtype=torch.int32, device=self._device)
 
 
 def _sorted_by_torch(top_k_index: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

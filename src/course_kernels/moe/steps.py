@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.kernels.codes import Activation
-from course_kernels.moe.launching import launch
+from course_kernels.moe.launching import Launch, launch
 from course_kernels.moe.routing import Routing
 
 _ELEMENTS = 4096  # of the block that a program of four warps holds
@@ -93,14 +93,19 @@ def combine(rows: Tensor, routing: Routing, tokens: int, weights: Tensor | None 
     float32 in the order of the choices, rounded once."""
     cols = rows.shape[1]
     out = torch.empty(tokens, cols, dtype=rows.dtype, device=rows.device)
+    combining(tokens, cols, routing.rows.shape[0] // tokens)(rows, routing.rows, weights, out)
+    return out
+
+
+def combining(tokens: int, cols: int, top_k: int) -> Launch:
+    """The launch of ``combine``. It takes rows, their places, weights or None, and the result."""
     block_n = block_columns(cols, 512)
     block_m = max(1, _ELEMENTS // 2 // block_n)
-    launch(
-        "moe_rows", "combine_kernel", -(-tokens // block_m) * -(-cols // block_n), tokens, rows_ptr=rows,
-        positions_ptr=routing.rows, weights_ptr=weights, out_ptr=out, COLS=cols, TOP_K=routing.rows.shape[0] // tokens,
-        BLOCK_M=block_m, BLOCK_N=block_n,
+    return Launch(
+        "moe_rows", "combine_kernel", -(-tokens // block_m) * -(-cols // block_n), tokens,
+        ("rows_ptr", "positions_ptr", "weights_ptr", "out_ptr"), COLS=cols, TOP_K=top_k, BLOCK_M=block_m,
+        BLOCK_N=block_n,
     )  # fmt: skip
-    return out
 
 
 def dots(rows: Tensor, x: Tensor, routing: Routing) -> Tensor:

@@ -18,6 +18,7 @@ from course_kernels.moe import layer
 from course_kernels.moe.activations import decode, encode
 from course_kernels.moe.checks import check_main_grads, check_operands
 from course_kernels.moe.form import Form, Operands
+from course_kernels.moe.layer_plan import LayerPlan
 from course_kernels.moe.routing import Routing
 
 ONCE = (
@@ -31,7 +32,7 @@ def feed_forward(operands: Operands, routing: Routing, form: Form) -> Tensor:
     if is_plain(*operands, *routing) and not is_profiling():
         if not wants_grad(*operands):
             return layer.forward(operands, routing, form, keep=False)[0]
-        return _Layer.apply(*operands, *routing, form, None)
+        return _Layer.apply(*operands, *routing, form, None, None)
     refuse_transforms("grouped_mm")
     if not is_compiling():
         flops.register(_flops())
@@ -39,22 +40,35 @@ def feed_forward(operands: Operands, routing: Routing, form: Form) -> Tensor:
     return torch.ops.course_kernels.moe_feed_forward(*operands, *routing, *encoded(form), keep)[0]
 
 
+def feed_forward_planned(operands: Operands, ids: Tensor, plan: LayerPlan) -> Tensor:
+    """Compute a layer whose arguments have the key of a plan."""
+    if plan.is_elsewhere():
+        with torch.cuda.device(operands.x.device):
+            return feed_forward_planned(operands, ids, plan)
+    operands, routing = plan.prepare(operands, ids)
+    if plan.keep:
+        return _Layer.apply(*operands, *routing, plan.form, None, plan)
+    return plan.forward(operands, routing)[0]
+
+
 def feed_forward_collecting(operands: Operands, routing: Routing, form: Form, main_grads) -> Tensor:
     """Compute a checked layer whose backward adds the weights' gradients to ``main_grads``, which are checked here."""
     check_collecting(main_grads, operands)
     if not wants_grad(*operands):
         return feed_forward(operands, routing, form)
-    return _Layer.apply(*operands, *routing, form, tuple(main_grads))
+    return _Layer.apply(*operands, *routing, form, tuple(main_grads), None)
 
 
 class _Layer(torch.autograd.Function):
     """The plain way with gradients."""
 
     @staticmethod
-    def forward(ctx, x, gate_up, down, weights, gate_up_bias, down_bias, ends, tokens, choices, rows, form, main_grads):
+    def forward(
+        ctx, x, gate_up, down, weights, gate_up_bias, down_bias, ends, tokens, choices, rows, form, main_grads, plan
+    ):
         operands = Operands(x, gate_up, down, weights, gate_up_bias, down_bias)
         routing = Routing(ends, tokens, choices, rows)
-        out, pre = layer.forward(operands, routing, form, keep=True)
+        out, pre = plan.forward(operands, routing) if plan else layer.forward(operands, routing, form, keep=True)
         ctx.save_for_backward(*operands, *routing, pre)
         ctx.form, ctx.main_grads = form, main_grads
         return out
@@ -71,7 +85,7 @@ class _Layer(torch.autograd.Function):
         else:
             grad = prepared(grad, operands)
             found = layer.backward(grad, operands, pre, routing, ctx.form, tuple(needs), main_grads)
-        return *found, None, None, None, None, None, None
+        return *found, *(None,) * 7
 
 
 def refuse_transforms(instead: str) -> None:

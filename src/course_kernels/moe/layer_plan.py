@@ -1,0 +1,137 @@
+"""A warm call of the layer: one look-up by everything that checks and choices depend on, then launches alone.
+
+A call without a plan makes all checks and runs step by step. Where all of the layer is four launches (the sort, two
+products, the sum of each token's rows), it leaves a ``LayerPlan``. A later call with the same key has passed the same
+checks, would choose the same kernels, and only allocates results and launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor
+
+from course_kernels import runtime
+from course_kernels.contexts import (
+    PLAIN_TYPES,
+    has_overrides,
+    is_any_autocast_enabled,
+    is_intercepted,
+    is_profiling,
+    wants_grad,
+)
+from course_kernels.engine.plans import Known, PlanCache, find
+from course_kernels.engine.product import STORE, Ends, Gated, Problem, Product, Store
+from course_kernels.engine.scaling import UNSCALED
+from course_kernels.kernels.codes import Activation
+from course_kernels.moe import layer, steps
+from course_kernels.moe.form import Form, Operands
+from course_kernels.moe.routing import Routing, Sorting
+
+plans = PlanCache()
+
+
+def key_of(operands: Operands, ids, *options) -> Hashable:
+    """Make the key of a plan from arguments that may be unchecked: everything of them that a call depends on, except
+    values and addresses.
+
+    Returns:
+        None where no plan serves: a mode, a transform, autocast or a profiler has to see the call, an argument is no
+        ordinary tensor with memory, or an option cannot be hashed.
+    """
+    if is_intercepted() or is_profiling() or is_any_autocast_enabled() or has_overrides(*operands, ids):
+        return None
+    activation = options[0]
+    # Equal values of other types, such as 1 and True, are told apart: the checks refuse some of them.
+    key = [wants_grad(*operands), *options, *map(type, options)]
+    if type(activation) is Activation:
+        key += map(type, activation)
+    try:
+        for tensor in (*operands, ids):
+            if tensor is None:
+                key.append(None)
+                continue
+            address = tensor.data_ptr()
+            if type(tensor) not in PLAIN_TYPES or not address or tensor.is_neg():
+                return None
+            key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.layout, address & 15)
+        if operands.x.dtype == torch.float32:
+            key.append(runtime.allows_tf32())
+        key = tuple(key)
+        hash(key)
+    except (AttributeError, RuntimeError, TypeError):
+        return None  # not tensors, or without strides: the checks raise
+    return key
+
+
+def remember(key: Hashable, operands: Operands, ids: Tensor, form: Form) -> None:
+    """Keep a plan for what was checked and computed, where there is one."""
+    if not layer.runs_in_torch(operands, form) and layer.is_fused(operands, form, ids.numel()):
+        plans.put(key, LayerPlan(operands, ids, form, wants_grad(*operands)))
+
+
+class LayerPlan:
+    """A layer whose products' kernels gather and activate, for arguments of one key. The first call plans products.
+
+    Args:
+        operands, ids, form: as checked, and with the weights as given.
+        keep: whether a backward will need the activation's argument.
+    """
+
+    def __init__(self, operands: Operands, ids: Tensor, form: Form, keep: bool):
+        x, gate_up, down, weights, *_ = operands
+        (tokens, hidden), (_, top_k) = x.shape, ids.shape
+        self.form, self.keep = form, keep
+        self._ready = weights.dtype == torch.float32 and weights.is_contiguous()
+        self._dtype, self._device, self._options = x.dtype, x.device, form.options
+        self._rows, self._tokens, self._hidden = tokens * top_k, tokens, hidden
+        self._width, self._inner = gate_up.shape[1], down.shape[2]
+        self._sorting, self._combining = Sorting(ids, gate_up.shape[0]), steps.combining(tokens, hidden, top_k)
+        self._first: Known | None = None
+        self._second: Known | None = None
+
+    def is_elsewhere(self) -> bool:
+        """Whether another GPU than the tensors' is the current one."""
+        return self._device.index is not None and self._device.index != torch._C._cuda_getDevice()
+
+    def prepare(self, operands: Operands, ids: Tensor) -> tuple[Operands, Routing]:
+        """Sort the choices; return the operands with weights as kernels read them, and the routing."""
+        if not self._ready:
+            operands = operands._replace(weights=operands.weights.float().contiguous())
+        return operands, Routing(*self._sorting(ids))
+
+    def forward(self, operands: Operands, routing: Routing) -> tuple[Tensor, Tensor | None]:
+        """Do what ``layer.forward`` does. Nothing is recorded for autograd where the operands ask for no gradient."""
+        x, gate_up, down, weights, gate_up_bias, down_bias = operands
+        ends, form = routing.ends, self.form
+        pre = self._empty(self._rows, self._width) if self.keep else None
+        hidden = self._empty(self._rows, self._inner)
+        activated = Gated(form.activation, form.interleaved, pre, gate_up_bias)
+        product = Product(x, gate_up.mT, Ends(ends, routing.tokens), UNSCALED, activated)
+        if self._first is None:
+            self._first = self._planned(product, hidden)
+        self._first.plan.run(product, hidden)
+        result = self._empty(self._rows, self._hidden)
+        product = Product(hidden, down.mT, Ends(ends), UNSCALED, STORE if down_bias is None else Store(down_bias))
+        if self._second is None:
+            self._second = self._planned(product, result)
+        self._second.plan.run(product, result)
+        out = self._empty(self._tokens, self._hidden)
+        self._combining(result, routing.rows, weights, out)
+        return out, pre
+
+    def _empty(self, rows: int, columns: int) -> Tensor:
+        return torch.empty_strided((rows, columns), (columns, 1), dtype=self._dtype, device=self._device)
+
+    def _planned(self, product: Product, out: Tensor) -> Known:
+        def problem() -> Problem:
+            groups, depth, columns = product.b.shape
+            precision = "tf32" if self._dtype == torch.float32 and runtime.allows_tf32() else "ieee"
+            keep_tail = product.epilogue.keep_tail
+            return Problem(
+                "m", groups, self._rows, columns, depth, tuple(out.shape), self._dtype, precision, self._options,
+                keep_tail=keep_tail,
+            )  # fmt: skip
+
+        return find(product, self._options, out, problem)
