@@ -142,26 +142,16 @@ def find(product: Product, options: Options, out: Tensor, problem: Callable[[], 
     return _plan(problem(), product, out, key) if known is None else known
 
 
-def execute_offered(product: Product, options: Options, out: Tensor, problem: Callable[[], Problem]) -> bool:
-    """Do what ``execute_checked`` does if the CuTe kernel is what computes the product. Return whether: if not, nothing
-    was done. Plans remember either answer.
+def find_offered(product: Product, options: Options, out: Tensor, problem: Callable[[], Problem]) -> Known:
+    """Do what ``find`` does if the CuTe kernel is what computes the product. If not, the plan is None; this is
+    remembered, too.
 
     Raises:
         ValueError, ImportError: as ``offers.offered``.
     """
     key = signature(product, options, out)
     known = plans.get(key)
-    if known is None:
-        made = problem()
-        with torch.cuda.device(out.device) if out.is_cuda else contextlib.nullcontext():
-            plan = offered(made, product, out)
-        known = Known(plan, out.device, made.mode, made.out_shape, made.out_dtype)
-        if key is not None:
-            plans.put(key, known)
-    if known.plan is None:
-        return False
-    known.run(product, out)
-    return True
+    return _plan(problem(), product, out, key, offered) if known is None else known
 
 
 def _execute_unknown(problem: Problem, product: Product, options: Options, out: Tensor | None) -> Tensor:
@@ -175,10 +165,10 @@ def _execute_unknown(problem: Problem, product: Product, options: Options, out: 
     return known.run(product, out)
 
 
-def _plan(problem: Problem, product: Product, out: Tensor, key: Hashable) -> Known:
+def _plan(problem: Problem, product: Product, out: Tensor, key: Hashable, choose_from=None) -> Known:
     """Make the plan of a product, and keep it under its key."""
     with torch.cuda.device(out.device) if out.is_cuda else contextlib.nullcontext():
-        plan = choose(problem, product, out)
+        plan = (choose_from or choose)(problem, product, out)
     known = Known(plan, out.device, problem.mode, problem.out_shape, problem.out_dtype)
     if key is not None:
         plans.put(key, known)

@@ -39,7 +39,7 @@ class Ends(NamedTuple):
             of A or row of B is the line along K. None where they are the operand's in their order. Of the entries from
             the last end on, nothing is read.
         operand: whose lines the index names, "a", or in mode "k" "a" or "b". Only the CuTe kernel has an index in mode
-            "k" (``plans.execute_offered``).
+            "k" (``plans.find_offered``).
     """
 
     offs: Tensor

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from torch import float32
+from torch import Tensor, float32
 
 from course_kernels import runtime
+from course_kernels.contexts import PLAIN_TYPES
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Counts, Ends, Product, quarter_octave
 
@@ -68,6 +69,25 @@ def signature(product: Product, options: Options, out=None) -> tuple | None:
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
         return None  # not tensors, or options of wrong types: the checks raise
     return key
+
+
+def forms_of(*tensors: Tensor | None) -> tuple | None:
+    """Everything about tensors that launches depend on, except values and addresses: a part of a key for several
+    products together. None if one is no ordinary tensor with memory, or is a lazily negated view.
+
+    Raises:
+        AttributeError, RuntimeError, TypeError: one is no tensor, or has no strides.
+    """
+    found = []
+    for tensor in tensors:
+        if tensor is None:
+            found.append(None)
+            continue
+        address = tensor.data_ptr()
+        if type(tensor) not in PLAIN_TYPES or not address or tensor.is_neg():
+            return None
+        found += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.layout, address & 15)
+    return tuple(found)
 
 
 def _size_class(total: int, groups: int) -> int:

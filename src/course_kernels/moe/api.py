@@ -214,6 +214,8 @@ def moe_feed_forward(
     else:
         checks.check_routing(routing, weights, experts)
     operands = given._replace(weights=weights)
+    if not is_compiling() and any(each is not None and each.is_neg() for each in operands):
+        operands = Operands(*(None if each is None else each.resolve_neg() for each in operands))
     if lora is not None:
         return feed_forward_adapted(operands, lora, routing, form)
     if float8 is not None:

@@ -14,20 +14,25 @@ kernel of the main product adds them times the other factor to its sums. The ker
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.low_rank import LowRank
-from course_kernels.engine.plans import execute, execute_checked, execute_offered
+from course_kernels.engine.options import Options
+from course_kernels.engine.plans import Known, PlanCache, execute, find, find_offered
 from course_kernels.engine.product import ADD, STORE, Ends, Epilogue, Gated, GatedBackward, Problem, Product, Store
 from course_kernels.engine.scaling import UNSCALED
+from course_kernels.engine.signature import forms_of
 from course_kernels.moe import steps, torch_layer
 from course_kernels.moe.form import Form, Gradients, Operands
 from course_kernels.moe.lora import Adapter, Adapters
 from course_kernels.moe.routing import Routing
-from course_kernels.packed.checks import check_call
+from course_kernels.packed.checks import check_call, problem_of
 from course_kernels.packed.group_sums import group_sums
 from course_kernels.packed.torch_ops import is_column_major
 
@@ -35,6 +40,8 @@ from course_kernels.packed.torch_ops import is_column_major
 # descriptors: it reads through pointers. On an H200 launches of their own around plain products take 0.83 of its time
 # at 64 rows, forward, and 0.57 of a step's at 1,024.
 FUSED_ROWS = 16
+Kept: TypeAlias = dict[str, Known]  # the plans of a backward's products, by name
+_kept = PlanCache()
 
 
 def runs_in_torch(operands: Operands, form: Form) -> bool:
@@ -110,6 +117,7 @@ def backward(
     """
     if runs_in_torch(operands, form):
         return torch_layer.backward(grad, operands, routing, form, needs, main_grads, adapters)
+    kept = None if adapters else _kept_for(form, needs, grad, pre, *operands, *routing, *main_grads)
     x, gate_up, down, weights, *_ = operands
     tokens, ends = x.shape[0], routing.ends
     count = routing.tokens.shape[0]
@@ -125,11 +133,11 @@ def backward(
     if first or needs_down or needs_weights or adapted[2]:
         if fused:
             added = _low_rank(grad, second_part, Ends(ends, routing.tokens), form, crossed=True)
-            grad_pre, hidden, found["weights"] = _fused_gradient(grad, operands, pre, routing, form, added)
+            grad_pre, hidden, found["weights"] = _fused_gradient(grad, operands, pre, routing, form, added, kept)
         else:
             grad_rows = steps.gather(grad, routing)
             added = _low_rank(grad_rows, second_part, Ends(ends), form, crossed=True)
-            grad_hidden = _multiply(grad_rows, down, ends, form, added=added)
+            grad_hidden = _multiply(grad_rows, down, ends, form, added=added, kept=kept, name="hidden")
             grad_pre, hidden, found["weights"] = steps.activation_gradient(
                 grad_hidden, pre, routing, of_output, tokens, form.activation, form.interleaved
             )
@@ -145,18 +153,18 @@ def backward(
     if needs_down:
         adds = main_grads[1] is not None
         out = gradient_like(down, main_grads[1], grad.dtype)
-        if not (fused and _gathered_gradient(grad.mT, hidden, "a", out, routing, form, adds)):
+        if not (fused and _gathered_gradient(grad.mT, hidden, "a", out, routing, form, adds, kept, "down")):
             grad_rows = steps.gather(grad, routing) if grad_rows is None else grad_rows
-            _weight_gradient(grad_rows.mT, hidden, out, ends, form, adds)
+            _weight_gradient(grad_rows.mT, hidden, out, ends, form, adds, kept, "down")
         found["down"] = None if adds else out
         del hidden
     del grad_rows
     if needs_gate_up:
         adds = main_grads[0] is not None
         out = gradient_like(gate_up, main_grads[0], grad.dtype)
-        if not (fused and _gathered_gradient(grad_pre.mT, x, "b", out, routing, form, adds)):
+        if not (fused and _gathered_gradient(grad_pre.mT, x, "b", out, routing, form, adds, kept, "gate_up")):
             rows = steps.gather(x, routing, weights if form.on_input else None)
-            _weight_gradient(grad_pre.mT, rows, out, ends, form, adds)
+            _weight_gradient(grad_pre.mT, rows, out, ends, form, adds, kept, "gate_up")
             del rows
         found["gate_up"] = None if adds else out
     added = _low_rank(grad_pre, first_part, Ends(ends), form, crossed=True) if needs_rows or adapted[0] else None
@@ -171,7 +179,7 @@ def backward(
         sums = group_sums(grad_pre, ends, backend=form.backend)
         found["gate_up_bias"] = sums.to(operands.gate_up_bias.dtype)
     if needs_rows:
-        grad_x_rows = _multiply(grad_pre, gate_up, ends, form, added=added)
+        grad_x_rows = _multiply(grad_pre, gate_up, ends, form, added=added, kept=kept, name="x")
         if needs_weights and form.on_input:
             found["weights"] = steps.dots(grad_x_rows, x, routing)
         if needs_x:
@@ -188,14 +196,18 @@ def backward(
 
 def _multiply(
     a: Tensor, b: Tensor, ends: Tensor, form: Form, bias: Tensor | None = None, out: Tensor | None = None,
-    added: LowRank | None = None,
+    added: LowRank | None = None, kept: Kept | None = None, name: str = "",
 ) -> Tensor:  # fmt: skip
-    """A plain product of rows of experts."""
+    """A plain product of rows of experts; ``kept`` and ``name`` are a backward's."""
     if added is not None:
         out = torch.empty(a.shape[0], b.shape[2], dtype=a.dtype, device=a.device) if out is None else out
         _multiply_rows(a, b, Ends(ends), Store(bias, True, added), out, form)
         return out
-    return execute(Product.packed(a, b, ends, bias), form.options, out, check_call)
+    product = Product.packed(a, b, ends, bias)
+    if kept is None:
+        return execute(product, form.options, out, check_call)
+    out = torch.empty(a.shape[0], b.shape[2], dtype=a.dtype, device=a.device)
+    return _known(kept, name, find, product, form.options, out).run(product, out)
 
 
 def gradient_like(weight: Tensor, main_grad: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -208,20 +220,27 @@ def gradient_like(weight: Tensor, main_grad: Tensor | None, dtype: torch.dtype) 
     return torch.empty(groups, rows, columns, dtype=dtype, device=weight.device)
 
 
-def _weight_gradient(left: Tensor, right: Tensor, out: Tensor, ends: Tensor, form: Form, adds: bool) -> None:
+def _weight_gradient(
+    left: Tensor, right: Tensor, out: Tensor, ends: Tensor, form: Form, adds: bool, kept: Kept | None, name: str
+) -> None:  # fmt: skip
     """Write a weight's gradient to ``out`` (E, M, N), or add it to these float32 numbers."""
     options = form.options._replace(out_dtype=torch.float32) if adds else form.options
     written = out
     if is_column_major(out):
         left, right, written = right.mT, left.mT, out.mT
-    execute(Product.packed(left, right, ends, accumulate=adds), options, written, check_call)
+    product = Product.packed(left, right, ends, accumulate=adds)
+    if adds or kept is None:
+        execute(product, options, written, check_call)
+    else:
+        _known(kept, name, find, product, options, written).run(product, written)
     if adds:
         torch.autograd.graph.increment_version(out)
 
 
 def _gathered_gradient(
-    left: Tensor, right: Tensor, operand: str, out: Tensor, routing: Routing, form: Form, adds: bool
-) -> bool:
+    left: Tensor, right: Tensor, operand: str, out: Tensor, routing: Routing, form: Form, adds: bool, kept: Kept | None,
+    name: str,
+) -> bool:  # fmt: skip
     """``_weight_gradient`` whose operand "a", ``left``, or "b", ``right``, is of tokens: the CuTe kernel gathers their
     rows. Return whether it takes the product; if not, nothing was done."""
     written = out
@@ -233,15 +252,46 @@ def _gathered_gradient(
         extents = *written.shape, routing.tokens.shape[0]
         return Problem("k", *extents, tuple(written.shape), out.dtype, "ieee", options, accumulate=adds)
 
-    taken = execute_offered(Product(left, right, rows, UNSCALED, ADD if adds else STORE), options, written, problem)
-    if taken and adds:
+    product = Product(left, right, rows, UNSCALED, ADD if adds else STORE)
+    known = _known(kept, f"{name}, gathered", find_offered, product, options, written, problem)
+    if known.plan is None:
+        return False
+    known.run(product, written)
+    if adds:
         torch.autograd.graph.increment_version(out)
-    return taken
+    return True
+
+
+def _kept_for(form: Form, needs: tuple[bool, ...], *tensors: Tensor | None) -> Kept | None:
+    """What backwards with tensors of these forms keep: nothing before the first one. None where the products' checks
+    have to see the tensors, such as one without memory."""
+    forms = forms_of(*tensors)
+    if forms is None:
+        return None
+    key = form, needs, forms, tensors[0].dtype == torch.float32 and runtime.allows_tf32()
+    kept = _kept.get(key)
+    if kept is None:
+        _kept.put(key, kept := {})
+    return kept
+
+
+def _known(
+    kept: Kept | None, name: str, how: Callable[..., Known], product: Product, options: Options, out: Tensor,
+    problem: Callable[[], Problem] | None = None,
+) -> Known:  # fmt: skip
+    """The plan of a backward's product: the one that is kept under a name, or what ``how`` finds."""
+    known = None if kept is None else kept.get(name)
+    if known is None:
+        known = how(product, options, out, problem or (lambda: problem_of(product, options)))
+        if kept is not None:
+            kept[name] = known
+    return known
 
 
 def _fused_gradient(
-    grad: Tensor, operands: Operands, pre: Tensor, routing: Routing, form: Form, added: LowRank | None
-) -> tuple[Tensor, Tensor, Tensor]:
+    grad: Tensor, operands: Operands, pre: Tensor, routing: Routing, form: Form, added: LowRank | None,
+    kept: Kept | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """``steps.activation_gradient`` in the epilogue of the product before it."""
     down, weights, count = operands.down, operands.weights, routing.tokens.shape[0]
     inner = down.shape[2]
@@ -250,16 +300,20 @@ def _fused_gradient(
     parts = torch.empty(count, -(-inner // 32), dtype=torch.float32, device=pre.device)
     of_rows = weights.reshape(-1).index_select(0, routing.choices)
     epilogue = GatedBackward(form.activation, form.interleaved, pre, of_rows, hidden, parts, added)
-    _gathered(grad, down, routing, epilogue, grad_pre, form)
+    _gathered(grad, down, routing, epilogue, grad_pre, form, kept)
     return grad_pre, hidden, steps.sum_parts(parts, routing, weights)
 
 
-def _gathered(x: Tensor, b: Tensor, routing: Routing, epilogue: Epilogue, out: Tensor, form: Form) -> None:
+def _gathered(
+    x: Tensor, b: Tensor, routing: Routing, epilogue: Epilogue, out: Tensor, form: Form, kept: Kept | None = None
+) -> None:
     """A product whose rows of A are gathered, and whose epilogue writes further results."""
-    _multiply_rows(x, b, Ends(routing.ends, routing.tokens), epilogue, out, form)
+    _multiply_rows(x, b, Ends(routing.ends, routing.tokens), epilogue, out, form, kept)
 
 
-def _multiply_rows(x: Tensor, b: Tensor, rows: Ends, epilogue: Epilogue, out: Tensor, form: Form) -> None:
+def _multiply_rows(
+    x: Tensor, b: Tensor, rows: Ends, epilogue: Epilogue, out: Tensor, form: Form, kept: Kept | None = None
+) -> None:
     """A product with any epilogue, of rows that may be gathered. What follows the last end is not written."""
     product = Product(x, b, rows, UNSCALED, epilogue)
 
@@ -270,7 +324,7 @@ def _multiply_rows(x: Tensor, b: Tensor, rows: Ends, epilogue: Epilogue, out: Te
         return Problem("m", groups, *extents, tuple(out.shape), out.dtype, precision, options, keep_tail=True)
 
     options = form.options
-    execute_checked(product, options, out, problem)
+    _known(kept, "gathered", find, product, options, out, problem).run(product, out)
 
 
 def _low_rank(a: Tensor, part: Adapter | None, rows: Ends, form: Form, crossed: bool = False) -> LowRank | None:

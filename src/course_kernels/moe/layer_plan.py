@@ -14,7 +14,6 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.contexts import (
-    PLAIN_TYPES,
     has_overrides,
     is_any_autocast_enabled,
     is_intercepted,
@@ -24,6 +23,7 @@ from course_kernels.contexts import (
 from course_kernels.engine.plans import Known, PlanCache, find
 from course_kernels.engine.product import STORE, Ends, Gated, Problem, Product, Store
 from course_kernels.engine.scaling import UNSCALED
+from course_kernels.engine.signature import forms_of
 from course_kernels.kernels.codes import Activation
 from course_kernels.moe import layer, steps
 from course_kernels.moe.form import Form, Operands
@@ -48,17 +48,10 @@ def key_of(operands: Operands, ids, *options) -> Hashable:
     if type(activation) is Activation:
         key += map(type, activation)
     try:
-        for tensor in (*operands, ids):
-            if tensor is None:
-                key.append(None)
-                continue
-            address = tensor.data_ptr()
-            if type(tensor) not in PLAIN_TYPES or not address or tensor.is_neg():
-                return None
-            key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.layout, address & 15)
-        if operands.x.dtype == torch.float32:
-            key.append(runtime.allows_tf32())
-        key = tuple(key)
+        forms = forms_of(*operands, ids)
+        if forms is None:
+            return None
+        key = *key, forms, operands.x.dtype == torch.float32 and runtime.allows_tf32()
         hash(key)
     except (AttributeError, RuntimeError, TypeError):
         return None  # not tensors, or without strides: the checks raise

@@ -131,7 +131,7 @@ def prepared(grad: Tensor, operands: Operands) -> Tensor:
         raise RuntimeError(
             "moe_feed_forward takes no batched gradients (is_grads_batched=True): call torch.autograd.grad for each"
         )
-    return grad.to(operands.x.dtype).contiguous()
+    return grad.to(operands.x.dtype).resolve_neg().contiguous()
 
 
 # ---- operators

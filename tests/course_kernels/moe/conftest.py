@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from course_kernels.moe import layer_plan
+from course_kernels.moe import layer, layer_plan
 
 
 @pytest.fixture(autouse=True)
 def no_plans():
-    layer_plan.plans.clear()
+    for plans in (layer_plan.plans, layer._kept):
+        plans.clear()
     yield
-    layer_plan.plans.clear()
+    for plans in (layer_plan.plans, layer._kept):
+        plans.clear()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from course_kernels import runtime
+from course_kernels.engine.plans import Known
 from course_kernels.moe import ACTIVATIONS, layer
 from course_kernels.moe.form import Form, Operands
 from course_kernels.testing import poisoned
@@ -144,19 +145,23 @@ def test_gradients_of_weights_whose_kernel_gathers_rows_of_tokens(monkeypatch, c
     the other way round where columns of weights are contiguous. No rows are gathered before."""
     taken = []
 
-    def execute_offered(product, options, out, problem):
-        (a, b), rows, start = product[:2], product.rows, 0
+    def find_offered(product, options, out, problem):
         asked = problem()
-        assert (asked.mode, asked.K, asked.out_shape, asked.accumulate) == ("k", len(rows.index), out.shape, adds)
+        wanted = "k", len(product.rows.index), out.shape, adds
+        assert (asked.mode, asked.K, asked.out_shape, asked.accumulate) == wanted
+        plan = SimpleNamespace(run=run)
+        return Known(plan, out.device, "k", out.shape, out.dtype)
+
+    def run(product, out):
+        (a, b), rows, start = product[:2], product.rows, 0
         index = rows.index[: rows.offs[-1]].long()
         a, b = (a[:, index], b) if rows.operand == "a" else (a, b[index])
         for g, end in enumerate(rows.offs.tolist()):
             out[g] = a[:, start:end] @ b[start:end] + (out[g] if product.epilogue.accumulates else 0)
             start = end
         taken.append(rows.operand)
-        return True
 
-    monkeypatch.setattr(layer, "execute_offered", execute_offered)
+    monkeypatch.setattr(layer, "find_offered", find_offered)
     monkeypatch.setattr(layer.steps, "gather", None)
     made = make(backend="triton")
     for name in ("gate_up", "down") if columns else ():
@@ -177,5 +182,5 @@ def test_gradients_of_weights_whose_kernel_gathers_rows_of_tokens(monkeypatch, c
 
 @pytest.mark.usefixtures("poison")
 def test_rows_are_gathered_before_for_weights_on_the_input(monkeypatch):
-    monkeypatch.setattr(layer, "execute_offered", None)
+    monkeypatch.setattr(layer, "find_offered", None)
     check(make(weights_on="input", backend="triton"))

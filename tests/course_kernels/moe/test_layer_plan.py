@@ -72,6 +72,22 @@ def test_gradients_of_a_warm_call(weights, planned):
         assert torch.equal(grad, second.gradients()[name]), name
 
 
+def test_backwards_of_one_form_find_the_products_once(monkeypatch):
+    """A gradient at another alignment has another form."""
+    made, finds, genuine = make(9, backend="triton"), [], layer.find
+    monkeypatch.setattr(layer, "find", lambda product, *rest: finds.append(product) or genuine(product, *rest))
+    grad = torch.randn(9, 24, device=DEVICE)
+    counts, results = [], []
+    for each in (grad, grad, shifted(grad), shifted(grad), grad):
+        mine = made.leaves()
+        mine().backward(each)
+        counts.append(len(finds))
+        results.append(mine.gradients())
+    assert counts == [5, 5, 9, 9, 9]  # of the first forward one, of a backward four
+    for other in results[1:]:
+        assert all(torch.equal(other[name], results[0][name]) for name in results[0])
+
+
 def test_a_gradient_of_the_weights_alone(planned):
     """The activation's argument is kept where any operand asks for a gradient, and no plan without it serves then."""
     made = make(9, backend="triton")
@@ -110,7 +126,7 @@ def column_major(tensor):
     return tensor.mT.contiguous().mT
 
 
-CHANGES = [(name, change) for name in NAMES for change in (strided, shifted, column_major, Parameter)]
+CHANGES = [(name, change) for name in NAMES for change in (strided, shifted, column_major, negated, Parameter)]
 
 
 @pytest.mark.parametrize("name, change", CHANGES, ids=lambda each: getattr(each, "__name__", each))
@@ -124,6 +140,7 @@ def test_another_form_of_a_tensor_is_no_stale_plan(name, change):
     for _ in range(3):
         assert_near(other(), oracle(other.exact()), torch.float32)
     assert torch.equal(made(), wanted)
+    assert len(layer_plan.plans) == 1 + (change is not negated)
 
 
 @pytest.mark.parametrize("change", [strided, shifted, column_major, torch.Tensor.int], ids=lambda each: each.__name__)
