@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from course_kernels import moe_feed_forward, runtime
 from course_kernels.engine import launch as engine_launch
 from course_kernels.engine import plans as engine_plans
 from course_kernels.kernels.codes import Activation, Function
-from course_kernels.moe import Routing, api, launching, layer, layer_plan
+from course_kernels.moe import Routing, api, launching, layer, layer_plan, routing, steps
 from course_kernels.moe.form import Operands
 from moe_layers import DEVICE, NAMES, assert_near, make, oracle
 
@@ -349,3 +350,19 @@ def test_a_warm_forward_makes_few_calls(tokens, most):
     found = counted(lambda: moe_feed_forward(*given, **options))
     assert found.python <= most[0], found
     assert found.c <= most[1], found
+
+
+@pytest.mark.skipif(runtime.mode() != "interpreter", reason="on a GPU a backward has a thread of its own")
+@pytest.mark.usefixtures("launchless")
+def test_a_warm_step_makes_few_calls(monkeypatch):
+    """Before backwards kept their plans: 406 and 452."""
+    zeros = functools.partial(torch.zeros, dtype=torch.int32)  # nothing sorts; torch reads the choices
+    monkeypatch.setattr(routing.Sorting, "_empty", lambda sorting, size: zeros(size))
+    monkeypatch.setattr(steps, "launch", launching.launch)
+    made = make(64, 64, 32, 8, 8, dtype=torch.bfloat16, backend="triton").leaves()
+    grad = torch.zeros(64, 64, dtype=torch.bfloat16)
+    for _ in range(3):
+        made().backward(grad)
+    found = counted(lambda: made().backward(grad))
+    assert found.python <= 275, found
+    assert found.c <= 310, found
