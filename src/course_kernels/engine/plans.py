@@ -130,14 +130,12 @@ def execute(
     return known.run(product, out)
 
 
-def execute_checked(product: Product, options: Options, out: Tensor, problem: Callable[[], Problem]) -> None:
-    """Write a product that needs no checks to ``out``. ``problem`` makes its problem where no plan is known."""
-    find(product, options, out, problem).run(product, out)
-
-
-def find(product: Product, options: Options, out: Tensor, problem: Callable[[], Problem]) -> Known:
-    """Find or make the plan of what ``execute_checked`` does, without running it."""
-    key = signature(product, options, out)
+def find(
+    product: Product, options: Options, out: Tensor, problem: Callable[[], Problem], fresh: bool = False
+) -> Known:  # fmt: skip
+    """Find or make the plan of a product that needs no checks; ``problem`` makes its problem where no plan is known.
+    ``fresh``: ``out`` is what ``execute`` would allocate, so the plan is the same."""
+    key = signature(product, options, None if fresh else out)
     known = plans.get(key)
     return _plan(problem(), product, out, key) if known is None else known
 

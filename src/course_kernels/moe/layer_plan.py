@@ -103,12 +103,12 @@ class LayerPlan:
         activated = Gated(form.activation, form.interleaved, pre, gate_up_bias)
         product = Product(x, gate_up.mT, Ends(ends, routing.tokens), UNSCALED, activated)
         if self._first is None:
-            self._first = self._planned(product, hidden)
+            self._first = self._planned(product, hidden, fresh=False)
         self._first.plan.run(product, hidden)
         result = self._empty(self._rows, self._hidden)
         product = Product(hidden, down.mT, Ends(ends), UNSCALED, STORE if down_bias is None else Store(down_bias))
         if self._second is None:
-            self._second = self._planned(product, result)
+            self._second = self._planned(product, result, fresh=True)
         self._second.plan.run(product, result)
         out = self._empty(self._tokens, self._hidden)
         self._combining(result, routing.rows, weights, out)
@@ -117,7 +117,9 @@ class LayerPlan:
     def _empty(self, rows: int, columns: int) -> Tensor:
         return torch.empty_strided((rows, columns), (columns, 1), dtype=self._dtype, device=self._device)
 
-    def _planned(self, product: Product, out: Tensor) -> Known:
+    def _planned(self, product: Product, out: Tensor, fresh: bool) -> Known:
+        """The plan that the first call has left, as ``layer.forward`` finds it."""
+
         def problem() -> Problem:
             groups, depth, columns = product.b.shape
             precision = "tf32" if self._dtype == torch.float32 and runtime.allows_tf32() else "ieee"
@@ -127,4 +129,4 @@ class LayerPlan:
                 keep_tail=keep_tail,
             )  # fmt: skip
 
-        return find(product, self._options, out, problem)
+        return find(product, self._options, out, problem, fresh)

@@ -14,7 +14,7 @@ from course_kernels.engine.arguments import prepare
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.low_rank import LowRank, arguments
 from course_kernels.engine.options import Options
-from course_kernels.engine.plans import execute_checked
+from course_kernels.engine.plans import find
 from course_kernels.engine.product import Ends, Problem, Product, Store
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
@@ -44,10 +44,8 @@ def made(rank, dtype=torch.float32):
 def test_it_is_added_in_float32(rank, dtype):
     product, out, exact = made(rank, dtype)
     options = Options(backend="triton")
-    execute_checked(
-        product, options, out,
-        lambda: Problem("m", 3, 37, 48, 40, (37, 48), dtype, "ieee", options, keep_tail=True),
-    )  # fmt: skip
+    problem = Problem("m", 3, 37, 48, 40, (37, 48), dtype, "ieee", options, keep_tail=True)
+    find(product, options, out, lambda: problem).run(product, out)
     assert (out.double() - exact).abs().max() <= torch.finfo(dtype).eps * 4 * exact.abs().max()
 
 

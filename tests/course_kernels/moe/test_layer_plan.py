@@ -58,6 +58,17 @@ def test_a_warm_call_is_the_first_one_again(top_k, tokens, dtype, options, plann
     assert len(planned) == 3
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_warm_call_makes_no_plan_of_a_product(monkeypatch, leaves):
+    """A graph may be captured after one call."""
+    monkeypatch.setattr(engine_plans, "plans", engine_plans.PlanCache())
+    made = make(9, bias=True, backend="triton")
+    made = made.leaves() if leaves else made
+    made()
+    monkeypatch.setattr(engine_plans, "choose", None)
+    made()
+
+
 @pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16], ids=str)
 def test_gradients_of_a_warm_call(weights, planned):
     made = make(9, bias=True, backend="triton")
