@@ -67,8 +67,6 @@ RECORDS = {
     "hopper_steps": Part("hopper_steps.measure"),
     "configurations": Part("time_model.measure", ("h100",)),
     "configurations_8bit": Part("time_model.measure_8_bit", ("h100",)),
-    "moe": Part("moe_api.rows", ("h100",)),
-    "expert_parallel": Part("expert_parallel.record_of_gpus", ("h100",), depends_on=record.LIBRARY),
     "gmm": Part("gmm_api.rows", tells_rows=True),
     "fuzz": Part("fuzz.record_of_triton"),
     "fuzz_cute": Part("fuzz.record_of_cute"),

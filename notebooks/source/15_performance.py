@@ -11,7 +11,7 @@
 # - read a recorded benchmark against the [roof](glossary.md#roof) of the machine,
 # - explain the time of a kernel by arithmetic, bytes, wasted rows and the last wave,
 # - find the five lies in that table,
-# - profile a model, and say what a faster kernel would gain it.
+# - profile a model, and say what a faster kernel or layer would gain it.
 #
 # You need: lessons 01 and 05; the records are of the kernels of lessons 08 and 10.
 
@@ -29,7 +29,7 @@ import course_kernels
 from course_kernels import GemmConfig, codegen, runtime, testing
 from course_kernels.bench import record, timing, verified_timing
 from course_kernels.bench.rows import title_of
-from gemm_course.figures import f15_measurements as measuring, record_analysis, roofline as draw
+from gemm_course.figures import f15_layers, f15_measurements as measuring, record_analysis, roofline as draw
 from gemm_course.lessons import records
 from gemm_course.lessons.l15_simulated_gpu import L2_BYTES, MEMORY_TB_S, PEAK_TFLOPS, SimulatedGpu
 from gemm_course.lessons.listing import show
@@ -458,7 +458,7 @@ for config, one in zip(configs, codegen.compile_many(builds)):
 # %% [markdown]
 # The smaller the tile, the more traffic it needs from the cache. This is one reason why large tiles win where there are
 # many rows, and why clusters exist, in which programs share their loads. If you see spills or loads of few bytes each,
-# repair them first. There is nothing to measure yet.
+# repair them first.
 #
 # ## Against every other library
 #
@@ -548,21 +548,10 @@ for name, entry in alone["rows"].items():
 # bytes, on earlier kernels. A kernel needs the same number of cycles both times, but the clock differs. These rows run
 # at the chip's power limit, and the clock is as high as the power allows. When kernels take turns, the clock cannot
 # adapt within one call. So all run at the same clock, and the one with fewer cycles wins. Alone, each kernel gets a
-# clock of its own. So the one that needs less *energy* wins, and moving bytes takes a good part of it. The programs of
-# lesson 08 share nothing that they load. The clusters of lesson 10 share a part.
+# clock of its own. So the one that needs less *energy* wins, and moving bytes takes a good part of it.
 #
-# Clock and power are not in these two records. Even the best configuration depends on the question. These are QuACK's:
-
-# %%
-for name in alone["rows"]:
-    best = [of["rows"][name]["choice"]["forward"].get("quack", "–") for of in (results, alone)]
-    print(f"{title_of(alone['rows'][name]):53}  in turn {best[0]:31} alone {best[1]}")
-
-# %% [markdown]
-# Alone, a larger tile is best in all five rows, and the dynamic scheduler in four. A larger tile reads less for each
-# product, and so needs less energy. But its store keeps the SM waiting longer. Both measurements are honest. Neither is
-# a step of your model, where other kernels run in between and some of them need little power. Say which one you show.
-# Where a choice is close, take both.
+# Both measurements are honest. Neither is a step of your model, where other kernels run in between and some need little
+# power. Say which one you show. Where a choice is close, take both.
 #
 # ## The cost of a call, as recorded
 #
@@ -581,8 +570,6 @@ for name in called:
     print(f"{label:32} host {min(host):6.1f} to {max(host):7.1f} µs a call; the limit in {bound} of {len(host)} rows")
 
 # %% [markdown]
-# The host's time of a loop grows with the number of groups. That of one launch does not.
-#
 # ## What limits each row?
 #
 # We explain the time of lesson 08's kernel in steps. First comes the roof: arithmetic at the rate of this row's dense
@@ -742,8 +729,6 @@ measuring.claims({f"only {lie}": claim([lie]) for lie in lies} | {"none": claim(
 # power limit. With a warm cache it computes all the time, and zeros help. So lies strengthen each other. If you repair
 # one and see no change, it proves nothing.
 #
-# The author may have been right elsewhere. The first question below asks where.
-#
 # ## Profile a real model
 #
 # All of this was about kernels. Your question is another one: does *my model* get faster? Four steps answer it:
@@ -868,6 +853,73 @@ for name in (min(gains, key=gains.get), max(gains, key=gains.get)):
 # wait for. A barrier means that loads come too late; *math pipe* means that tensor cores are busy, as they should be.
 # For the gaps between kernels, use `nsys profile`: it shows the timeline of host and device (lesson 03).
 #
+# ## The layer beside its peers
+#
+# Products are a share of the step. A faster *layer* gains more (lesson 14). Here, *transformers* runs fifteen
+# operations with torch's `grouped_mm`, and *Liger* a fused layer, tuned by its own autotuner. All are as called. The
+# dashed line is the products of the layer alone, in a graph: the ceiling.
+
+# %%
+layers = records.layer_record()
+swept = [row for row in records.layer_rows("qwen3-30b-a3b") if row["routing"] == "uniform"]
+passes = {"forward": "forward", "forward and backward": "step"}
+rates = {title: records.layer_rates(swept, part) for title, part in passes.items()}
+f15_layers.rates(rates) if swept else print("not recorded yet")
+
+# %% [markdown]
+# With few tokens, weights are read for little arithmetic, and all rates are low. The same as factors, for three models:
+
+# %%
+beside = {title: records.layers_beside_peers(layers, part) for title, part in passes.items()}
+f15_layers.beside_peers(beside, "(as called)") if swept else print("not recorded yet")
+
+# %% [markdown]
+# How close is the layer to its own products, if both are in graphs? And how much memory is kept for the backward?
+
+# %%
+print(" " * 36 + "speed over products'    MB kept for the backward")
+print(" " * 36 + "forward    step     this library  transformers  Liger")
+for row in layers["rows"]:
+    us, memory = row["us"], row["memory"]
+    speed = [us[f"products {part}"] / us[f"graph {part}"] for part in passes.values()]
+    kept = [memory[way]["kept"] / 1e6 if way in memory else None for way in ("ours", "transformers", "liger")]
+    cells = ["–" if mb is None else f"{mb:.2f}" if mb < 1 else f"{mb:,.0f}" for mb in kept]
+    print(f"{records.layer_title(row):36}{speed[0]:7.2f} {speed[1]:7.2f} {cells[0]:>16} {cells[1]:>13} {cells[2]:>6}")
+
+# %% [markdown]
+# And as called? Where the two differ, the host is the limit:
+
+# %%
+for row in swept:
+    us = row["us"]
+    times = [f"{title} {us[f'graph {part}']:,.0f} → {us[f'ours {part}']:,.0f} µs" for title, part in passes.items()]
+    print(f"{row['tokens']:6,} tokens, in a graph → as called: {', '.join(times)}")
+
+# %% [markdown]
+# ## Several GPUs
+#
+# Experts that do not fit into one GPU are spread over several, and tokens travel (lesson 16). Give each GPU as many
+# tokens as one GPU had: *weak scaling*. P GPUs that need not exchange anything compute P times as many tokens a second.
+# *By hand* is the code of many frameworks, with our products.
+
+# %%
+scaling = {title: records.weak_scaling("qwen3-30b-a3b", 16384, "uniform", part) for title, part in passes.items()}
+f15_layers.scaling(scaling) if any(scaling.values()) else print("not recorded yet")
+
+# %% [markdown]
+# Time goes into bytes on the wire, into gathers and sums around them, and into the host. By hand and with *all_to_all*,
+# the host waits for the sizes of what arrives. A graph has no host in it. Other layers follow: large experts do more
+# arithmetic for the same bytes.
+
+# %%
+for model in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3"):
+    for routing in ("uniform", "zipf"):
+        found = records.weak_scaling(model, 8192, routing, "step")
+        for gpus in sorted(found.get("by hand", {}).keys() - {1}):
+            line = ", ".join(f"{way} {ratios[gpus]:.2f}" for way, ratios in found.items() if gpus in ratios)
+            print(f"{model:14}{routing:8} {gpus} GPUs, a step: {line}")
+
+# %% [markdown]
 # ## Try it
 #
 # 1. Give every expert the same number of tokens: `load = [192] * 8` in the cell of the table. Who wins the honest
@@ -894,7 +946,7 @@ for name in (min(gains, key=gains.get), max(gains, key=gains.get)):
 # - Poison the outputs, verify, then time. A kernel that skips work is fast.
 # - Compare with the roof before you compare with other libraries: arithmetic or bytes, both ceilings measured.
 # - Count the work that the problem needs, from the same input to the same output. A rate above the roof needs a reason.
-# - Profile the model before and after. A kernel that is faster helps by its share of the step.
+# - Profile the model before and after. A kernel that is faster helps by its share of the step, a layer by more.
 #
 # ## References
 #
@@ -909,8 +961,9 @@ for name in (min(gains, key=gains.get), max(gains, key=gains.get)):
 # - Triton's [do_bench](https://triton-lang.org/main/python-api/generated/triton.testing.do_bench.html), which flushes
 #   the cache and times with events.
 # - Compared with in the record: [torch's
-#   grouped_mm](https://docs.pytorch.org/docs/main/generated/torch.nn.functional.grouped_mm.html) and
-#   [QuACK](https://github.com/Dao-AILab/quack).
+#   grouped_mm](https://docs.pytorch.org/docs/main/generated/torch.nn.functional.grouped_mm.html),
+#   [QuACK](https://github.com/Dao-AILab/quack), [transformers](https://github.com/huggingface/transformers) and
+#   [Liger](https://github.com/linkedin/Liger-Kernel).
 #
 # ## What to read next
 #

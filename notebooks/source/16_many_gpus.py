@@ -104,7 +104,7 @@ def by_hand(x, index, weights, gate_up, down, ranks):
         results[expert == e] = (silu(gate) * up) @ down[e].T
     home = x.new_empty(len(order), x.shape[1])
     dist.all_to_all_single(home, results, sent, received)
-    return (home[order.argsort()].view(*index.shape, -1) * weights[..., None]).sum(1)
+    return (home[order.argsort()].view(*index.shape, x.shape[1]) * weights[..., None]).sum(1)
 
 
 # %%

@@ -352,7 +352,8 @@ case("f14_layer.operations", [("sort", 2e6, 4e6, 0), ("convert", 2e6, 1e6, 0), (
 MOVED = {"routing": 2e7, "gather": 2.1e9, "product 1": 2.7e9, "activation": 2e9, "product 2": 1.9e9, "combine": 5.5e9}
 case("f14_layer.fusions", {"fifteen operations": MOVED, "gather in the load": MOVED | {"gather": 0},
                            "activation in the epilogue": MOVED | {"gather": 0, "activation": 0},
-                           "four kernels": MOVED | {"gather": 0, "activation": 0, "combine": 1.2e9}})
+                           "four kernels": MOVED | {"gather": 0, "activation": 0, "combine": 1.2e9}},
+     {"fifteen operations": 10.5, "four kernels": 3.8})
 case("f14_layer.kept", {
     "fifteen operations": {"gathered rows, results": 2.1e9, "gate and up": 8e8, "silu, activation": 8e8},
     "fused": {"x": 1.3e8, "gate and up (pre-activation)": 8e8}})
@@ -365,6 +366,19 @@ case("f14_layer.overheads", {
            "this library": {1: 1.4, 64: 1.1, 4096: 1.2, 32768: 1.15}} for part in ("forward", "forward and backward")})
 case("f14_layer.losses", {"eager": [3.3 * 0.9**i for i in range(50)],
                           "course_kernels": [3.3 * 0.9**i + 1e-6 * (i % 5) for i in range(50)]})
+case("f15_layers.rates", {
+    part: {"its products alone": {1: 2.0, 64: 16.0, 4096: 600.0, 32768: 750.0},
+           "this library": {1: 1.4, 64: 15.0, 4096: 530.0, 32768: 680.0}, "Liger": {4096: 230.0, 32768: 310.0},
+           "transformers": {4096: 190.0, 32768: 230.0}} for part in ("forward", "forward and backward")})
+case("f15_layers.beside_peers", BESIDE := {
+    part: {f"{model}, 4,096 tokens{routing}": {"its products alone": 3.2, "this library": 2.8, "Liger": 1.2}
+           for model in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3") for routing in ("", " (Zipf)")}
+    for part in ("forward", "forward and backward")}, "(H200, bfloat16)")
+case("f15_layers.beside_peers", BESIDE, "(H200, bfloat16)", width=7.5, row=0.225)
+case("f15_layers.scaling", {
+    part: {"by hand": {1: 1.0, 2: 0.8, 4: 1.2}, "all_to_all": {1: 1.0, 2: 1.1, 4: 1.7},
+           "symmetric": {1: 1.0, 2: 1.3, 4: 1.9}, "symmetric, in a graph": {1: 1.0, 2: 1.8, 4: 3.5}}
+    for part in ("forward", "forward and backward")})
 case("f15_measurements.call_by_call", {"zeros": [700.0 + i % 9 for i in range(200)], "random": [520.0] * 200}, 800.0)
 case("f15_measurements.cache_curve", [8, 16, 32, 64, 128, 400], {"warm": [4.0, 6, 8, 7, 4, 3.6],
                                                                  "flushed": [2.0, 2.8, 3.1, 3.4, 3.5, 3.6]}, 60.0, 4.0)

@@ -70,7 +70,8 @@ class ExpertParallel:
         group's time-out, with an error that says what they were waiting for.
         The gradient of this rank's weights is that of the sum of all ranks' losses. It is not divided by their number,
         and must not be reduced over the group. Where the dense part's gradients are averages over ranks (DDP, FSDP),
-        divide the experts' by as many: ``fsdp_module.set_gradient_divide_factor(world)``, or a hook.
+        divide the experts' by as many; or let FSDP2 add (``set_gradient_divide_factor(1.0)`` and
+        ``set_force_sum_reduction_for_comms(True)`` of each of its modules), and divide the loss by the ranks.
         Beside rows there travel 8 bytes for each choice, k a row. A layer's buffers: the sends (at most
         min(k, ranks) * T rows of H), the rows that arrive, and a result for each. With "symmetric": one buffer of
         ranks * max_tokens rows, shared by all calls; as many rows that arrive and results, whether filled or not; and

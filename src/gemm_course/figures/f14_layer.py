@@ -10,6 +10,7 @@ from gemm_course.figures.shapes import arrow, bare, canvas, canvas_grid, centred
 from gemm_course.figures.style import BLACK, BLUE, FAINT, GREEN, GREY, ORANGE, PINK, SKY, color_of, drawing, ink_on
 
 _PARTS = {"routing": PINK, "gather": ORANGE, "product": BLUE, "activation": GREEN, "combine": SKY}
+_LAYERS = {"fifteen operations": GREEN, "Liger": ORANGE, "this library": BLUE}  # lesson 15 has these colours, too
 
 
 @drawing
@@ -40,16 +41,18 @@ def operations(moved: Sequence[tuple[str, float, float, float]]) -> Figure:
 
 
 @drawing
-def fusions(plans: Mapping[str, Mapping[str, float]]) -> Figure:
+def fusions(plans: Mapping[str, Mapping[str, float]], recorded: Mapping[str, float] | None = None) -> Figure:
     """Draw the bytes that a layer moves, part by part, after each fusion.
 
     Args:
         plans: title → part → bytes; a part's colour goes by its first word.
+        recorded: title → ms, where the time was recorded.
     """
+    recorded = recorded or {}
     figure, axes = canvas(0.42 * len(plans) + 1.2)
     most = max(sum(parts.values()) for parts in plans.values())
     used: dict[str, str] = {}
-    for y, parts in enumerate(plans.values()):
+    for y, (title, parts) in enumerate(plans.items()):
         left = 0.0
         for part, moved in parts.items():
             color = _PARTS[part.split()[0]]
@@ -58,7 +61,9 @@ def fusions(plans: Mapping[str, Mapping[str, float]]) -> Figure:
             if moved > 0.1 * most:
                 centred(axes, left + moved / 2e9, y, part, fontsize=9, color=ink_on(color))
             left += moved / 1e9
-        axes.text(left + 0.1, y, f"{left:.1f} GB", va="center", fontsize=9)
+        time = f", {recorded[title]:.1f} ms" if title in recorded else ""
+        axes.text(left + 0.1, y, f"{left:.1f} GB{time}", va="center", fontsize=9, gid=f"{y} total")
+    axes.set_xlim(right=1.2 * most / 1e9)
     name_rows(axes, list(plans), fontsize=9)
     axes.set_xlabel("GB moved")
     handles = [axes.barh([0], [0], color=color) for color in used.values()]
@@ -131,7 +136,7 @@ def gains(series: Mapping[str, Mapping[int, float]]) -> Figure:
     """
     figure, axes = canvas(3.4)
     for i, (name, ratios) in enumerate(series.items()):
-        look = dict(marker="o", ls="none") if name.endswith("recorded") else dict(lw=2)
+        look = dict(marker="os"[i % 2], ms=9 - 2 * i, ls="none") if name.endswith("recorded") else dict(lw=2)
         axes.plot(list(ratios), list(ratios.values()), color=color_of(i), label=name, gid=name, **look)
     axes.axhline(1, color=GREY, lw=1)
     axes.set(xscale="log", xlabel="tokens", ylabel="times as fast as\nfifteen operations", ylim=(0, None))
@@ -151,10 +156,9 @@ def overheads(panels: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure
         panels: title → way → tokens → ratio.
     """
     figure, axes_of = canvas_grid(3.4, 1, len(panels), sharey=True)
-    names = list(dict.fromkeys(name for ways in panels.values() for name in ways))
     for axes, (title, ways) in zip(axes_of, panels.items(), strict=True):
         for name, ratios in ways.items():
-            color = color_of(names.index(name))
+            color = _LAYERS[name]
             axes.plot(list(ratios), list(ratios.values()), "o-", color=color, label=name, gid=f"{title} {name}")
         axes.axhline(1, color=GREY, lw=1)
         every = [tokens for ratios in ways.values() for tokens in ratios]
@@ -164,7 +168,7 @@ def overheads(panels: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure
     low, high = axes_of[0].get_ylim()
     ticks_at(axes_of[0].yaxis, [1, 1.5, 2, 3, 5, 10, 20, 50], low, high)
     axes_of[0].set_ylabel("times as long as\nthe products alone")
-    axes_of[0].legend(loc="upper right", fontsize=9)
+    figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, fontsize=9)
     return figure
 
 

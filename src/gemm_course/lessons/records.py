@@ -11,6 +11,14 @@ from course_kernels.bench import record
 from course_kernels.bench.rows import title_of
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 
+# Ways to compute a layer in the record of the MoE layer, all as called but the products, and their names in figures.
+LAYERS = {
+    "products": "its products alone",
+    "ours": "this library",
+    "liger": "Liger",
+    "transformers": "transformers",
+}
+
 
 class ProgramTimes(NamedTuple):
     """Time of one launch by its number of programs."""
@@ -186,19 +194,66 @@ def shares(results: Mapping, provider: str, block: tuple[int, int], sms: int) ->
     return found
 
 
+def layer_record() -> Mapping:
+    """The record of the MoE layer; one without rows if there is none yet."""
+    with contextlib.suppress(FileNotFoundError):
+        return record.load("moe")
+    return {"rows": []}
+
+
 def layer_rows(model: str, results: Mapping | None = None) -> list[dict]:
     """The rows of a model in the record of the MoE layer, by tokens; none if there is no record yet.
 
     Args:
         model: its name in ``course_kernels.bench.zoo``.
-        results: the record; "moe" by default.
+        results: the record; that of ``layer_record`` by default.
     """
-    if results is None:
-        try:
-            results = record.load("moe")
-        except FileNotFoundError:
-            return []
-    return sorted((row for row in results["rows"] if row["model"] == model), key=lambda row: row["tokens"])
+    rows = (layer_record() if results is None else results)["rows"]
+    return sorted((row for row in rows if row["model"] == model), key=lambda row: row["tokens"])
+
+
+def layer_title(row: Mapping) -> str:
+    """A row of the record of the MoE layer in words: its model, tokens, and routing unless it is uniform."""
+    zipf = " (Zipf)" if row["routing"] == "zipf" else ""
+    return f"{row['model']}, {row['tokens']:,} token{'s' * (row['tokens'] > 1)}{zipf}"
+
+
+def layer_flops(row: Mapping, part: str) -> int:
+    """FLOP of the products of a row of the record of the MoE layer, forward or in a step."""
+    return 6 * row["tokens"] * row["k"] * row["H"] * row["I"] * (3 if part == "step" else 1)
+
+
+def layer_rates(rows: Sequence[Mapping], part: str) -> dict[str, dict[int, float]]:
+    """TFLOP/s of each way to compute a layer: way → tokens → rate. Only the products alone are timed in a CUDA graph.
+
+    Args:
+        rows: as from ``layer_rows``; of one routing.
+        part: "forward" or "step".
+    """
+    found: dict[str, dict[int, float]] = {}
+    for way, name in LAYERS.items():
+        for row in rows:
+            if us := row["us"].get(f"{way} {part}"):
+                found.setdefault(name, {})[row["tokens"]] = layer_flops(row, part) / us / 1e6
+    return found
+
+
+def layers_beside_peers(results: Mapping, part: str) -> dict[str, dict[str, float]]:
+    """How many times as fast as transformers' operations each way was: title of the row → way → ratio.
+
+    Layers are timed as called. "its products alone", in a CUDA graph, is what a layer could reach.
+
+    Args:
+        results: the record of the MoE layer; rows without transformers' time are left out.
+        part: "forward" or "step".
+    """
+    found = {}
+    for row in results["rows"]:
+        us = row["us"]
+        if base := us.get(f"transformers {part}"):
+            ways = ((name, us.get(f"{way} {part}")) for way, name in LAYERS.items())
+            found[layer_title(row)] = {name: base / time for name, time in ways if time}
+    return found
 
 
 def layer_gains(rows: Sequence[Mapping]) -> dict[str, dict[int, float]]:
@@ -296,4 +351,36 @@ def parallel_panels(tokens: int, results: Mapping | None = None) -> dict[str, di
         if row["tokens"] == tokens and way:
             panel = found.setdefault(f"{row['model']}, {row['routing'].replace('zipf', 'Zipf')}", {})
             panel.setdefault(f"{row['ranks']} GPUs", {})[way] = row["forward_us"]
+    return found
+
+
+def weak_scaling(
+    model: str, tokens: int, routing: str, part: str, results: Mapping | None = None
+) -> dict[str, dict[int, float]]:
+    """Tokens a second of several GPUs, each with as many tokens, over those of one GPU that has all experts.
+
+    Args:
+        model: its name in ``course_kernels.bench.zoo``.
+        tokens: of each GPU.
+        routing: "uniform" or "zipf".
+        part: "forward" or "step".
+        results: as for ``parallel_rows``.
+
+    Returns:
+        Way → GPUs → ratio, 1 for one GPU. Ways are "by hand" (with this library's products), "all_to_all", "symmetric"
+        and "symmetric, in a graph", as far as they are recorded.
+    """
+    names = {
+        "by hand, our products": "by hand", "all_to_all": "all_to_all", "symmetric": "symmetric",
+        "symmetric, forward in a graph": "symmetric, in a graph",
+    }  # fmt: skip
+    key = {"forward": "forward_us", "step": "both_us"}[part]
+    wanted = dict(model=model, tokens=tokens, routing=routing)
+    rows = [row for row in parallel_rows(results) if wanted.items() <= row.items() and row[key]]
+    one = {row["ranks"]: row[key] for row in rows if row["way"] == "one GPU, all experts, its tokens"}
+    found: dict[str, dict[int, float]] = {}
+    for row in sorted(rows, key=lambda row: row["ranks"]):
+        if row["way"] in names and row["ranks"] in one:
+            ratios = found.setdefault(names[row["way"]], {1: 1.0})
+            ratios[row["ranks"]] = row["ranks"] * one[row["ranks"]] / row[key]
     return found

@@ -40,6 +40,8 @@ from gemm_course.figures import (
     f12_shuffled_weight,
     f13_group_walks,
     f13_helion_code,
+    f14_layer,
+    f15_layers,
     f15_measurements,
     f17_predicted_times,
     instructions,
@@ -366,6 +368,33 @@ def test_bars_are_in_the_units_of_their_axis():
     assert [bar.get_width() for bar in axes.patches] == pytest.approx([3.0, -0.2])
     first, _ = f05_schedules.working_set((8192, 8192, 4096), (128, 256, 64), 132, (1, 8)).axes
     assert "5 row panels, 32 column panels" in texts(first)[0]
+
+
+def test_a_fusion_has_its_bytes_and_the_time_that_was_recorded():
+    plans = {"all": {"gather": 2e9, "product 1": 1e9}, "less": {"gather": 0, "product 1": 1e9}}
+    (axes,) = f14_layer.fusions(plans, {"less": 2.54, "other": 1.0}).axes
+    assert [text for text in texts(axes) if "GB" in text] == ["3.0 GB", "1.0 GB, 2.5 ms"]
+    assert widths(axes, "0 gather") == [2.0]
+
+
+def test_layers_are_drawn_beside_their_peers():
+    rows = {"a": {"its products alone": 3.0, "this library": 2.5, "Liger": 1.5}, "b": {"this library": 0.5}}
+    left, right = f15_layers.beside_peers({"forward": rows, "step": rows}, "(H200)").axes
+    for axes, part in ((left, "forward"), (right, "step")):
+        assert widths(axes, f"{part} a this library") == [2.5]
+        assert widths(axes, f"{part} a Liger") == [1.5]
+        assert list(line(axes, f"{part} a products").get_xdata()) == [3.0, 3.0]
+        assert widths(axes, f"{part} b Liger") == []
+        assert [text for text in texts(axes) if "×" in text] == ["2.5 ×", "0.5 ×"]
+    (axes,) = f15_layers.rates({"forward": {"its products alone": {1: 2.0, 64: 9.0}, "Liger": {64: 3.0}}}).axes
+    assert list(line(axes, "forward its products alone").get_ydata()) == [2.0, 9.0]
+    assert list(line(axes, "forward Liger").get_xdata()) == [64]
+
+
+def test_several_gpus_are_drawn_over_one():
+    (axes,) = f15_layers.scaling({"step": {"by hand": {1: 1.0, 2: 0.7, 4: 1.1}}}).axes
+    assert list(line(axes, "step by hand").get_ydata()) == [1.0, 0.7, 1.1]
+    assert list(line(axes, "step ideal").get_ydata()) == [1, 2, 4]
 
 
 def test_losses_are_over_the_best_candidate():

@@ -196,6 +196,29 @@ def test_overheads_of_a_layer_are_over_its_own_products():
     }  # fmt: skip
 
 
+def test_rates_of_a_layer_are_those_of_its_products_arithmetic():
+    sizes = dict(k=2, H=1000, I=500)
+    rows = [layer_row(1000, products_step=1e3, ours_step=2e3, graph_step=1.0, ours_forward=3e3) | sizes]
+    assert records.layer_flops(rows[0], "forward") == 6_000_000_000
+    assert records.layer_rates(rows, "step") == {"its products alone": {1000: 18.0}, "this library": {1000: 9.0}}
+    assert records.layer_rates(rows, "forward") == {"this library": {1000: 2.0}}
+
+
+def test_layers_beside_peers_are_over_transformers_and_as_called():
+    rows = [
+        layer_row(4096, transformers_step=12.0, liger_step=6.0, ours_step=4.0, graph_step=1.0, products_step=3.0),
+        layer_row(1, "uniform", ours_step=4.0, products_step=3.0),
+        layer_row(1, "uniform", transformers_step=2.0, ours_step=4.0),
+    ]
+    assert records.layers_beside_peers({"rows": rows}, "step") == {
+        "a-3b, 4,096 tokens (Zipf)": {
+            "its products alone": 4.0, "this library": 3.0, "Liger": 2.0, "transformers": 1.0
+        },
+        "a-3b, 1 token": {"this library": 0.5, "transformers": 1.0},
+    }  # fmt: skip
+    assert records.layers_beside_peers({"rows": rows}, "forward") == {}
+
+
 def parallel_record(ranks=(2, 4), tokens=8192):
     """A made-up record, as ``benchmarks/expert_parallel.py`` writes it."""
     us = {
@@ -233,6 +256,17 @@ def test_panels_of_several_gpus():
         "by hand": 16032.0, "all_to_all": 10020.0, "overlapped": 8016.0, "symmetric": 6012.0, "no exchange": 4008.0
     }  # fmt: skip
     assert records.parallel_panels(1024, results) == {}
+
+
+def test_weak_scaling_is_over_one_gpu_with_all_experts():
+    found = records.weak_scaling("mixtral-8x7b", 8192, "zipf", "forward", parallel_record((4, 2)))
+    assert found == {
+        "by hand": {1: 1.0, 2: 2 * 2.5 / 8, 4: 4 * 2.5 / 8}, "all_to_all": {1: 1.0, 2: 1.0, 4: 2.0},
+        "symmetric": pytest.approx({1: 1.0, 2: 2 * 2.5 / 3, 4: 4 * 2.5 / 3}),
+        "symmetric, in a graph": pytest.approx({1: 1.0, 2: 2 * 2.5 / 2.8, 4: 4 * 2.5 / 2.8}),
+    }  # fmt: skip
+    assert list(found["by hand"]) == [1, 2, 4]
+    assert records.weak_scaling("mixtral-8x7b", 8192, "zipf", "step", parallel_record()) == {}, "not measured"
 
 
 def test_several_gpus_without_a_record(monkeypatch):
