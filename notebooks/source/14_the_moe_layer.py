@@ -740,9 +740,9 @@ figures.losses(curves)
 # For a model of transformers, the library brings the call along. It needs the extra `transformers`:
 #
 # ```python
-# from course_kernels.integrations import transformers
+# from course_kernels.integrations.transformers import register
 #
-# transformers.register()
+# register()
 # model.set_experts_implementation("course_kernels")
 # ```
 #

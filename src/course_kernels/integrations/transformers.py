@@ -1,7 +1,7 @@
 """transformers' mixture-of-experts models on this library's experts.
 
->>> from course_kernels.integrations import transformers  # doctest: +SKIP
->>> transformers.register()  # doctest: +SKIP
+>>> from course_kernels.integrations.transformers import register  # doctest: +SKIP
+>>> register()  # doctest: +SKIP
 >>> model.set_experts_implementation("course_kernels")  # doctest: +SKIP
 
 Experts whose gate is known here run as one layer, ``moe_feed_forward``. All others, those with a norm after each expert

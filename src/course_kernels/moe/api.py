@@ -72,7 +72,7 @@ def moe_feed_forward(
         down: (E, H, I) likewise.
         top_k_index: int32 or int64 (T, k), the experts of each token, any strides. Ids outside of [0, E) are experts of
             other ranks: such choices count nothing, nothing of theirs is read, and their weights' gradient is 0. A
-            token may choose an expert twice. None where ``routing`` is given.
+            token may choose an expert twice. Not read where ``routing`` is given; it may be None then.
         top_k_weights: (T, k) of any floating dtype, used in float32.
         activation: a name of ``course_kernels.moe.ACTIVATIONS``, or an ``Activation``. With a gate: "swiglu", "geglu",
             "geglu_tanh", "reglu", and gpt-oss's "swiglu_oai"; without: "silu", "gelu", "gelu_tanh", "relu", "relu2".

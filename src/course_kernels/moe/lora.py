@@ -110,7 +110,7 @@ def check_lora(lora: Lora, operands: Operands, main_grads) -> None:
     if not all(map(math.isfinite, numbers)):
         raise ValueError(f"lora.scale must be finite, got {scale!r}")
     if main_grads is not None:
-        raise ValueError("main_grads must be None with lora: the weights under adapters collect no gradients")
+        raise ValueError("main_grads must be None with lora: weights under adapters add their gradients to no others")
 
 
 def _check_pair(name: str, weight: Tensor, a, b, x: Tensor) -> None:
