@@ -1,11 +1,11 @@
 """Pictures and tables of README and site: `python tools/make_pictures.py` draws docs/*.png,
-some of them from records, and writes the tables of site/benchmarks.md from theirs."""
+some of them from records, and writes tables and sentences of README.md and the site's pages from theirs."""
 
 from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -13,16 +13,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
 
+import layer_tables
 import site_plots
 from course_kernels import testing
 from course_kernels.bench import record
 from course_kernels.bench.rows import title_of
-from gemm_course.figures import matrices, style, timeline
+from gemm_course.figures import f15_layers, matrices, style, timeline
 from gemm_course.figures.f00_overview import overview
-from gemm_course.lessons import timelines
+from gemm_course.lessons import records, timelines
+from table_parts import gpu_of, markdown, number, provenance_of
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "site" / "benchmarks.md"
+PAGE, LIBRARY, README = ROOT / "site" / "benchmarks.md", ROOT / "site" / "library.md", ROOT / "README.md"
 END = "<!-- end -->"
 PIXELS_WIDE = 1600
 HERO_INCHES = 4.5, 2.2, 2.25  # timelines, mistake, height: as large as the README shows them
@@ -122,22 +124,22 @@ def _mark(row: str) -> dict:
             "fillstyle": "none" if "-512-" in row else "full", "markeredgewidth": 1.2}  # fmt: skip
 
 
+def layer() -> Figure:
+    """How many times as fast as transformers' operations the layer of experts is, in this library and in Liger."""
+    measured = record.load("moe")
+    panels = {title: records.layers_beside_peers(measured, part) for title, part in layer_tables.PASSES.items()}
+    return f15_layers.beside_peers(panels, f"({gpu_of(measured)}, bfloat16)", width=7.5, row=0.225)
+
+
 PICTURES = {
     ROOT / "docs" / "launches.png": hero,
     ROOT / "docs" / "grouped_gemm.png": overview_of_groups,
-    ROOT / "docs" / "zoo.png": zoo,
+    **({ROOT / "docs" / "layer.png": layer} if layer_tables.recorded("moe") else {ROOT / "docs" / "zoo.png": zoo}),
 }
 
 
-def markdown(head: str, titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A Markdown table: its first column to the left, the others to the right."""
-    titles = list(titles)
-    lines = [[head, *titles], ["---", *["---:"] * len(titles)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def gpu_and_dtype(measured: dict) -> tuple[str, str]:
-    return measured["provenance"]["gpu"].removeprefix("NVIDIA "), measured["dtype"]
+    return gpu_of(measured), measured["dtype"]
 
 
 def list_table() -> str:
@@ -154,20 +156,7 @@ def list_table() -> str:
         name = row.replace("^3", "³").replace(" x ", " × ").replace("64-2048", "sizes, 64 to 2048")
         rows.append([name, *(f"{entry['us'][provider]['median_us']:.1f}" for provider in columns)])
     head = "µs on an {}, {}".format(*gpu_and_dtype(measured))
-    return f"{markdown(head, columns.values(), rows)}\n\n{_provenance(measured)}"
-
-
-def _provenance(measured: dict) -> str:
-    source = measured["provenance"]
-    return (
-        f"Measured {source['date'][:10]} at commit {source['commit'][:8]}, "
-        f"torch {source['torch']}, Triton {source['triton']}."
-    )
-
-
-def _number(value: float | None) -> str:
-    """Three digits or more; a dash for what was not measured."""
-    return "–" if value is None else f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+    return f"{markdown(head, columns.values(), rows)}\n\n{provenance_of(measured)}"
 
 
 def _unit(entry: dict) -> str:
@@ -188,7 +177,7 @@ def _rates(measured: dict, function: str, columns: dict[str, str], gradients: Se
     rows = []
     for entry in measured["rows"].values():
         rate = entry["rate"]
-        cells = [_number(_ours(rate["forward"])), *(_number(rate["forward"].get(name)) for name in columns)]
+        cells = [number(_ours(rate["forward"])), *(number(rate["forward"].get(name)) for name in columns)]
         cells += [f"{_ours(rate[gradient]) / rate[gradient]['torch']:.2f} ×" for gradient in gradients]
         rows.append([title_of(entry) + _unit(entry), *cells])
     head = "{}, {}".format(*gpu_and_dtype(measured))
@@ -209,7 +198,7 @@ def packed_table() -> str:
     ours = _note_on_ours("grouped_mm", measured["providers"])
     note = (
         f"TFLOP/s, or TB/s where reading bounds (a copy moves {measured['copy_tb_s']:.2f}); "
-        f"dA and dB: times as fast as torch's.{ours} {_provenance(measured)}"
+        f"dA and dB: times as fast as torch's.{ours} {provenance_of(measured)}"
     )
     return f"{_rates(measured, 'grouped_mm', columns, ('dA', 'dB'))}\n\n{note}"
 
@@ -228,7 +217,7 @@ def scaled_table() -> str:
     note = (
         f"TFLOP/s, or TB/s where reading bounds. Inexact: with `use_fast_accum`, which loses {fast:.0%} of a sum of "
         f"7168 positive numbers; the others are off by {exact:.2%} on average."
-        f"{_note_on_ours('scaled_grouped_mm', measured['providers'])} {_provenance(measured)}"
+        f"{_note_on_ours('scaled_grouped_mm', measured['providers'])} {provenance_of(measured)}"
     )
     return f"{_rates(measured, 'scaled_grouped_mm', columns)}\n\n{note}"
 
@@ -240,7 +229,7 @@ def zoo_table(name: str = "zoo") -> str:
     rows = []
     for entry in measured["rows"].values():
         rate = entry["rate"]
-        cells = [_number(rate["forward"].get(name)) for name in ("auto", *columns)]
+        cells = [number(rate["forward"].get(name)) for name in ("auto", *columns)]
         ratios = [rate[each]["auto"] / rate[each]["torch"] for each in ("dA", "dB", "step")]
         rows.append([title_of(entry) + _unit(entry), *cells, *(f"{ratio:.2f} ×" for ratio in ratios)])
     head = "{}, {}".format(*gpu_and_dtype(measured))
@@ -252,7 +241,7 @@ def zoo_table(name: str = "zoo") -> str:
     )
     return (
         f"{table}\n\ndA, dB and training step: times as fast as torch's. The rate over QuACK's best, mean (worst): "
-        f"{over_quack}. {_provenance(measured)}"
+        f"{over_quack}. {provenance_of(measured)}"
     )
 
 
@@ -268,11 +257,10 @@ def block_scaled_table() -> str:
         "dB cute, whole blocks": "dB, whole blocks",
     }
     rows = [
-        [title_of(entry), *(_number(entry["rate"].get(name)) for name in columns)]
-        for entry in measured["rows"].values()
+        [title_of(entry), *(number(entry["rate"].get(name)) for name in columns)] for entry in measured["rows"].values()
     ]
-    head = f"{measured['provenance']['gpu'].removeprefix('NVIDIA ')}, float8, scales of blocks"
-    return f"{markdown(head, columns.values(), rows)}\n\nTFLOP/s. {_provenance(measured)}"
+    head = f"{gpu_of(measured)}, float8, scales of blocks"
+    return f"{markdown(head, columns.values(), rows)}\n\nTFLOP/s. {provenance_of(measured)}"
 
 
 def gmm_table() -> str:
@@ -288,13 +276,13 @@ def gmm_table() -> str:
         ("gradients", "cuBLAS loop"): "cuBLAS loop, dB",
     }
     rows = [
-        [title_of(entry) + _unit(entry), *(_number(entry["rate"][each].get(name)) for each, name in columns)]
+        [title_of(entry) + _unit(entry), *(number(entry["rate"][each].get(name)) for each, name in columns)]
         for entry in measured["rows"].values()
     ]
     failed = any(entry.get("failed") for entry in measured["rows"].values())
     note = "TFLOP/s, or TB/s where reading bounds." + " –: its result failed the check." * failed
     head = "{}, {}".format(*gpu_and_dtype(measured))
-    return f"{markdown(head, columns.values(), rows)}\n\n{note} {_provenance(measured)}"
+    return f"{markdown(head, columns.values(), rows)}\n\n{note} {provenance_of(measured)}"
 
 
 def masked_table() -> str:
@@ -312,11 +300,11 @@ def masked_table() -> str:
     for row in data["rows"]:
         rates = {(kind, name): rate.get(name) for kind, rate in row["rate"].items() for name in rate}
         rates |= {(kind, "auto"): _ours(rate) for kind, rate in row["rate"].items()}
-        rows.append([row["title"] + _unit(row), *(_number(rates.get(column)) for column in columns)])
-    head = f"{measured['provenance']['gpu'].removeprefix('NVIDIA ')}, bfloat16 where nothing else is said"
+        rows.append([row["title"] + _unit(row), *(number(rates.get(column)) for column in columns)])
+    head = f"{gpu_of(measured)}, bfloat16 where nothing else is said"
     note = _note_on_ours("deepgemm", (provider["key"] for provider in data["providers"]))
     table = markdown(head, columns.values(), rows)
-    return f"{table}\n\nTFLOP/s, or TB/s where reading bounds.{note} {_provenance(measured)}"
+    return f"{table}\n\nTFLOP/s, or TB/s where reading bounds.{note} {provenance_of(measured)}"
 
 
 def jagged_table() -> str:
@@ -331,29 +319,36 @@ def jagged_table() -> str:
         "cublas": "dense, same size",
     }
     rows = [
-        [title_of(entry), *(_number(entry["rate"]["forward"].get(name)) for name in columns)]
+        [title_of(entry), *(number(entry["rate"]["forward"].get(name)) for name in columns)]
         for entry in measured["rows"].values()
     ]
     head = "{}, {}".format(*gpu_and_dtype(measured))
-    return f"{markdown(head, columns.values(), rows)}\n\nTFLOP/s. {_provenance(measured)}"
+    return f"{markdown(head, columns.values(), rows)}\n\nTFLOP/s. {provenance_of(measured)}"
 
 
+# Page → name of a table or sentence → what writes it, between two marks.
 TABLES = {
-    "zoo": zoo_table,
-    "zoo_h100": functools.partial(zoo_table, "zoo_h100"),
-    "group_gemm": list_table,
-    "grouped_mm": packed_table,
-    "scaled_grouped_mm": scaled_table,
-    "block_scaled": block_scaled_table,
-    "gmm": gmm_table,
-    "masked": masked_table,
-    "jagged": jagged_table,
+    PAGE: {
+        "moe": layer_tables.layer_table,
+        "expert_parallel": layer_tables.parallel_table,
+        "zoo": zoo_table,
+        "zoo_h100": functools.partial(zoo_table, "zoo_h100"),
+        "group_gemm": list_table,
+        "grouped_mm": packed_table,
+        "scaled_grouped_mm": scaled_table,
+        "block_scaled": block_scaled_table,
+        "gmm": gmm_table,
+        "masked": masked_table,
+        "jagged": jagged_table,
+    },
+    LIBRARY: {"moe": layer_tables.layer_gain},
+    README: {"moe": layer_tables.picture, "expert_parallel": layer_tables.parallel_gain},
 }
 
 
-def with_tables(page: str) -> str:
-    """The page's text with each table between its two marks."""
-    for name, make in TABLES.items():
+def with_tables(page: str, tables: Mapping[str, Callable[[], str]] = TABLES[PAGE]) -> str:
+    """A page's text with each table between its two marks."""
+    for name, make in tables.items():
         start = f"<!-- {name}: written by tools/make_pictures.py -->"
         before, rest = page.split(start)
         page = f"{before}{start}\n{make()}\n{END}{rest.split(END, 1)[1]}"
@@ -361,7 +356,8 @@ def with_tables(page: str) -> str:
 
 
 def main() -> None:
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page, tables in TABLES.items():
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
     for target, draw in PICTURES.items():
         data = png(draw())
         target.write_bytes(data)

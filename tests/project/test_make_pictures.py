@@ -51,22 +51,99 @@ def test_the_first_picture_has_the_times_that_its_description_says(tool):
 def test_readme_is_a_screen_and_a_half():
     """It is 1,340 pixels high in a column of 830 (GitHub's), both pictures 640 wide. The rest is on the site."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(re.sub(r"\]\([^)]*\)|<img .*>", "", readme).split()) <= 370
+    assert len(re.sub(r"\]\([^)]*\)|<img .*>|<!--.*-->", "", readme).split()) <= 370
     shown = re.findall(r'<img src="([^"]+)" width="(\d+)"', readme)
     sizes = [(int(width), Image.open(ROOT / path).size) for path, width in shown]
     assert len(sizes) == 2
     assert sum(width * high / wide for width, (wide, high) in sizes) <= 420
 
 
-def test_tables_are_the_records(tool):
+def test_tables_and_sentences_are_the_records(tool):
+    for path, tables in tool.TABLES.items():
+        page = path.read_text(encoding="utf-8")
+        assert tool.with_tables(page, tables) == page, path.name
     page = tool.PAGE.read_text(encoding="utf-8")
-    assert tool.with_tables(page) == page
     for right, wrong in (
         ("| 4 × 1024³ |", "| 4 × 1025³ |"),
         ("256 experts, 1,024", "256 experts, 1,025"),
     ):
         assert right in page
         assert tool.with_tables(page.replace(right, wrong)) == page
+
+
+def layer_row(tokens, *peers, **us):
+    """A row of a record of the layer; transformers' time and memory are twice ours, Liger's three times."""
+    factors = {"products": 0.5, "graph": 0.8, "ours": 1, "transformers": 2, "liger": 3}
+    ways = ("products", "graph", "ours", *peers)
+    times = {f"{way} {part}": 2e3 * factors[way] for part in ("forward", "step") for way in ways}
+    memory = {way: dict(kept=tokens * 1e3 * factors[way]) for way in ("ours", *peers)}
+    return dict(model="m", tokens=tokens, routing="zipf", k=1, H=1000, I=1000, us=times | us, memory=memory)
+
+
+@pytest.fixture
+def made_up(tool, monkeypatch):
+    """Give the tool's functions a record."""
+
+    def give(**content):
+        source = dict(gpu="NVIDIA H7", date="2030-01-02", commit="abcdef123", torch="9", triton="8")
+        monkeypatch.setattr(tool.record, "load", lambda name: dict(content, provenance=source))
+        monkeypatch.setattr(tool.layer_tables, "recorded", lambda name: True)
+        return tool.layer_tables
+
+    return give
+
+
+def test_a_layer_is_set_beside_its_products_and_peers(made_up):
+    tables = made_up(rows=[layer_row(100), layer_row(1000, "transformers", "liger", **{"liger step": 9e3})])
+    head, _, one, many = tables.layer_table().split("\n\n")[0].splitlines()
+    assert head.count("|") == one.count("|") == many.count("|")
+    assert [cell.strip() for cell in one.split("|")[1:9]] == [
+        "m, 100 tokens (Zipf)", "0.30", "0.62 ×", "–", "–", "0.90", "0.62 ×", "–",
+    ]  # fmt: skip
+    assert [cell.strip() for cell in many.split("|")[2:-1]] == [
+        "3.00", "0.62 ×", "2.00 ×", "3.00 ×", "9.00", "0.62 ×", "2.00 ×", "4.50 ×", "1.00", "2.00", "3.00",
+    ]  # fmt: skip
+
+
+def test_the_gain_of_a_layer_has_its_extent_and_peers_that_were_measured(made_up):
+    peers = [layer_row(n, "transformers", **{"transformers step": 2e3 * n}) for n in (3, 5)]
+    gain = made_up(rows=[layer_row(1), *peers]).layer_gain()
+    assert "| transformers' operations | 2.0 times as fast | 3.0 to 5.0 times as fast | 50% of its bytes |" in gain
+    assert "Liger" not in gain
+    assert "2 layers of 1 models with 3 and 5 tokens, bfloat16, on an H7" in gain
+
+
+def test_without_records_tables_say_so_and_readme_shows_products(tool, monkeypatch):
+    tables = tool.layer_tables
+    for name, image in ((False, "docs/zoo.png"), (True, "docs/layer.png")):
+        monkeypatch.setattr(tables, "recorded", lambda each, name=name: name)
+        assert image in tables.picture()
+    monkeypatch.setattr(tables, "recorded", lambda each: False)
+    assert tables.layer_table() == tables.parallel_table() == tables.NOT_RECORDED
+    assert tables.layer_gain() == tables.parallel_gain() == ""
+
+
+def test_words_are_listed(tool):
+    assert [tool.layer_tables.listing(each) for each in ("a", "ab", "abc")] == ["a", "a and b", "a, b and c"]
+
+
+def test_the_gain_on_several_gpus_is_of_a_step_over_the_same_by_hand(made_up):
+    us = {"by hand, torch's products": 10.0, "by hand, our products": 9.0, "all_to_all": 5.0, "symmetric": 4.0}
+    runs = [
+        dict(ranks=ranks, rows=[
+            dict(model="qwen3-30b-a3b", tokens=tokens, routing=routing, way=way, both_us=time / ranks**(way[0] == "a"),
+                 forward_us=1e3 * time)
+            for way, time in us.items() for tokens in (8, 16384) for routing in ("uniform", "zipf")
+        ]) for ranks in (4, 2)
+    ]  # fmt: skip
+    tables = made_up(runs=runs)
+    assert tables.parallel_gain().startswith(
+        "Over 2 and 4 H7s, a layer of qwen3-30b-a3b trains 4.0 and 8.0 times as fast"
+    )
+    row = tables.parallel_table().splitlines()[2]
+    assert [cell.strip() for cell in row.split("|")[1:5]] == [
+        "qwen3-30b-a3b, 4 × 8 tokens", "10.0 / 0.01", "9.00 / 0.01", "5.00 / 0.00",
+    ]  # fmt: skip
 
 
 def test_a_row_shows_what_auto_reaches_or_the_faster_of_the_two_kernels_and_says_so(tool, monkeypatch):
