@@ -93,6 +93,8 @@ def _check_bias(name: str, bias, shape: tuple, x: Tensor) -> None:
 
 def check_choices(top_k_index, weights: Tensor, experts: int) -> None:
     """Raise unless the ids fit the weights of the choices."""
+    if top_k_index is None:
+        raise TypeError("top_k_index must be a torch.Tensor where no routing is given, got None")
     check_ids(top_k_index, experts)
     if top_k_index.device != weights.device:
         raise ValueError(f"top_k_index must be on the device of x, {weights.device}, got {top_k_index.device}")

@@ -97,7 +97,13 @@ class Experts(nn.Module):
         lora: Lora | None = None,
     ) -> Tensor:  # fmt: skip
         """Call ``moe_feed_forward`` with the parameters; ``lora`` adapts them (freeze these with
-        ``requires_grad_(False)``)."""
+        ``requires_grad_(False)``).
+
+        Raises:
+            ValueError: x has another width than the module.
+        """
+        if isinstance(x, Tensor) and x.dim() == 2 and x.shape[1] != self.hidden_size:
+            raise ValueError(f"x must have shape (T, H) with H = {self.hidden_size}, got {tuple(x.shape)}")
         return moe_feed_forward(
             x, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights, activation=self.activation,
             gate_up_bias=self.gate_up_proj_bias, down_bias=self.down_proj_bias, concatenated=self.concatenated,

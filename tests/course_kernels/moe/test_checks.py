@@ -54,7 +54,7 @@ def test_tensors(changed, message):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (None, "top_k_index must be a torch.Tensor, got NoneType"),
+        (None, "top_k_index must be a torch.Tensor where no routing is given, got None"),
         (torch.zeros(7, 3), "top_k_index must be torch.int32 or torch.int64, got torch.float32"),
         (torch.zeros(21, dtype=torch.int64), "top_k_index must be 2-D, (tokens, k), got shape (21,)"),
         (torch.zeros(7, 3, dtype=torch.int64, device="meta"), "top_k_index must be on the device of x"),

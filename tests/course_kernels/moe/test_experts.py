@@ -75,6 +75,11 @@ def test_errors(sizes, message):
         Experts(*sizes)
 
 
+def test_a_width_that_is_not_the_modules():
+    with pytest.raises(ValueError, match=r"x must have shape \(T, H\) with H = 8, got \(3, 16\)"):
+        Experts(2, 8, 8)(torch.ones(3, 16), torch.zeros(3, 1, dtype=torch.int64), torch.ones(3, 1))
+
+
 def test_it_learns():
     torch.manual_seed(1)
     experts = Experts(3, 8, 16, device=DEVICE)
