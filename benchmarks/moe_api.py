@@ -260,14 +260,23 @@ def cases() -> list[Case]:
     return found + [Case(model, TRAINED, "uniform") for model in OTHERS]
 
 
-def rows() -> dict:
-    """Measure every case."""
-    found: list[dict] = []
+class Rows(list):
+    """Rows so far."""
+
+    def as_json(self) -> dict:
+        """The record's content."""
+        return {"rows": [*self]}
+
+
+def rows(keep: Callable[[Rows], None] = lambda found: None) -> dict:
+    """Measure every case; ``keep`` gets the rows so far after each."""
+    found = Rows()
     for case in cases():
         found.append(measure(case, peers=case.tokens >= TRAINED))
         print(line(found[-1]), flush=True)
+        keep(found)
         torch.cuda.empty_cache()
-    return {"rows": found}
+    return found.as_json()
 
 
 def line(row: dict) -> str:

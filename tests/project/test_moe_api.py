@@ -1,0 +1,54 @@
+"""The benchmark of the layer: what it computes is verified, and wrong results are found."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import moe_api
+from course_kernels.bench.interface import WrongResult
+
+
+@pytest.fixture
+def layer(monkeypatch):
+    model = SimpleNamespace(experts=6, top_k=2, hidden=32, intermediate=16)
+    monkeypatch.setattr(moe_api.zoo, "select_models", lambda names: (model,))
+    return moe_api.Layer(moe_api.Case("tiny", 40, "zipf"), device="cpu")
+
+
+@pytest.mark.parametrize("way", [moe_api.ours, moe_api.transformers])
+def test_ways_are_right(layer, way):
+    layer.verify(way(layer))
+    assert layer.flop(step=True) == 3 * layer.flop(step=False) == 3 * 6 * 40 * 2 * 32 * 16
+
+
+@pytest.mark.parametrize("what", ["result", "the tokens' gradient", "the weights' gradient", "gate_up's gradient"])
+def test_wrong_results_are_found(layer, what):
+    """A factor of 1.05 on the result, or on one operand's gradient alone."""
+    wrong = {"the tokens' gradient": 0, "gate_up's gradient": 1, "the weights' gradient": 3}.get(what)
+
+    def forward():
+        scaled = []
+        for i, leaf in enumerate(layer.leaves):
+            value = leaf.view_as(leaf)
+            if i == wrong:
+                value.register_hook(lambda grad: grad * 1.05)
+            scaled.append(value)
+        x, gate_up, down, weights = scaled
+        out = moe_api.moe_feed_forward(x, gate_up, down, layer.index, weights)
+        return out * 1.05 if wrong is None else out
+
+    with pytest.raises(WrongResult, match=what):
+        layer.verify(forward)
+
+
+def test_rows_are_kept_one_by_one(monkeypatch):
+    seen = []
+    monkeypatch.setattr(moe_api, "measure", lambda case, peers: dict(tokens=case.tokens, peers=peers))
+    monkeypatch.setattr(moe_api, "line", lambda row: "")
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    found = moe_api.rows(keep=lambda rows: seen.append(len(rows.as_json()["rows"])))
+    assert seen == [*range(1, 1 + len(moe_api.cases()))]
+    assert all(row["peers"] == (row["tokens"] >= moe_api.TRAINED) for row in found["rows"])
