@@ -912,12 +912,12 @@ f15_layers.scaling(scaling) if any(scaling.values()) else print("not recorded ye
 # arithmetic for the same bytes.
 
 # %%
-for model in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3"):
+for layers_of in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3"):
     for routing in ("uniform", "zipf"):
-        found = records.weak_scaling(model, 8192, routing, "step")
+        found = records.weak_scaling(layers_of, 8192, routing, "step")
         for gpus in sorted(found.get("by hand", {}).keys() - {1}):
             line = ", ".join(f"{way} {ratios[gpus]:.2f}" for way, ratios in found.items() if gpus in ratios)
-            print(f"{model:14}{routing:8} {gpus} GPUs, a step: {line}")
+            print(f"{layers_of:14}{routing:8} {gpus} GPUs, a step: {line}")
 
 # %% [markdown]
 # ## Try it

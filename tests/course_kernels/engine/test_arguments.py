@@ -197,7 +197,9 @@ def test_the_chooser_is_asked_about_scales_of_blocks(monkeypatch, mode):
 
     def choose(*product, **launch):
         asked.append(product)
-        assert launch == dict(uses_tma=True, stores_tma=True, out_bytes=2, accumulate=False, programs=None, alone=False)
+        assert launch == dict(
+            uses_tma=True, stores_tma=True, out_bytes=2, accumulate=False, rank_block=0, programs=None, alone=False
+        )
         return Choice(config, 1.0, "")
 
     monkeypatch.setattr(arguments, "choose", choose)
