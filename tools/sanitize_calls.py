@@ -235,7 +235,7 @@ def run_called(called: Called) -> str:
 
 
 def forms_of(call: FeedForward) -> set[tuple[str, str, str]]:
-    """What a layer's products of 16 bits have of the kernel in CuTe DSL: groups along, load, epilogue."""
+    """The forms of the CuTe kernel that a layer needs with 16 bits: which extent groups share, load, epilogue."""
     if call.scales or call.recipe:
         return set()
     if call.weights_on == "input":

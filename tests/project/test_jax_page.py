@@ -26,7 +26,7 @@ SHARDS = [(0, 6), (0, 1), (0, 3), (1, 1), (2, 3), (3, 3), (5, 1)]
 
 @pytest.fixture(scope="module")
 def page():
-    """What the page defines, after its examples and their asserts have run."""
+    """Run the page's examples, with their asserts, and return the names that they define."""
     names: dict[str, object] = {}
     exec("\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)), names)
     return names

@@ -1,4 +1,5 @@
-"""What sanitizers run: every kernel in Triton, every kind of a layer's products in CuTe DSL; and mistakes are found."""
+"""The cases for sanitizers: they reach every Triton kernel and every kind of product that a layer has in CuTe DSL, and
+they report wrong results."""
 
 from __future__ import annotations
 

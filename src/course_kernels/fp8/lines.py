@@ -22,8 +22,8 @@ from course_kernels.fp8.quantize import (
 from course_kernels.layout import GroupLayout
 
 Backend = Literal["auto", "triton", "torch"]
-# What kernels that can activate are told where nothing is activated.
-_AS_IT_IS = dict(GATED=False, STEP=1, FUNCTION=None, ALPHA=1.0, LIMIT=None, SHIFT=0.0)
+# Constants of the kernels that can also activate: no activation.
+UNACTIVATED = dict(GATED=False, STEP=1, FUNCTION=None, ALPHA=1.0, LIMIT=None, SHIFT=0.0)
 
 
 def quantize_lines(
@@ -94,7 +94,7 @@ def _lines_by_triton(matrix: Tensor, power_of_two: bool, q: Tensor, scale: Tenso
     with device_of(matrix):
         quantize_rows_kernel[(batch * -(-lines // block_m),)](
             x_ptr=x, offs_ptr=None, q_ptr=q, scale_ptr=scale, tokens=batch * lines, lines=lines, stride_b=x.stride(0),
-            stride_r=x.stride(1), stride_c=x.stride(2), COLS=cols, EXPERTS=0, **_AS_IT_IS, POWER_OF_TWO=power_of_two,
+            stride_r=x.stride(1), stride_c=x.stride(2), COLS=cols, EXPERTS=0, **UNACTIVATED, POWER_OF_TWO=power_of_two,
             WHOLE=True, BLOCK_M=block_m, BLOCK_N=block_n, ROUND=not matrix.is_cuda, num_warps=warps,
         )  # fmt: skip
 
@@ -108,7 +108,7 @@ def _group_lines_by_triton(matrix: Tensor, offs: Tensor, power_of_two: bool, q: 
         quantize_group_columns_kernel[((groups + 1) * -(-cols // block),)](
             x_ptr=x, index_ptr=None, slots_ptr=None, weights_ptr=None, offs_ptr=offs.contiguous(), q_ptr=q,
             scale_ptr=scale, tokens=total, stride_r=x.stride(0), stride_c=x.stride(1), COLS=cols, EXPERTS=groups,
-            **_AS_IT_IS, POWER_OF_TWO=power_of_two, BLOCK_M=block, BLOCK_N=block, ROUND=not matrix.is_cuda,
+            **UNACTIVATED, POWER_OF_TWO=power_of_two, BLOCK_M=block, BLOCK_N=block, ROUND=not matrix.is_cuda,
         )  # fmt: skip
 
 

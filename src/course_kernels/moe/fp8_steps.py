@@ -15,7 +15,7 @@ from torch import Tensor
 from course_kernels.dtypes import FP8
 from course_kernels.engine import whole_blocks
 from course_kernels.engine.scaling import BLOCK, padded_columns
-from course_kernels.fp8.lines import quantize_group_lines, quantize_lines
+from course_kernels.fp8.lines import UNACTIVATED, quantize_group_lines, quantize_lines
 from course_kernels.fp8.quantize import quantize_1x128, quantize_squares, quantize_whole_blocks
 from course_kernels.kernels.codes import Activation
 from course_kernels.moe.activations import activate
@@ -180,7 +180,5 @@ def dequantized(weight: Tensor, factors: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _activation(activation: Activation | None, interleaved: bool) -> dict:
-    """The kernels' constants; FUNCTION None for values as they are."""
-    if activation is not None:
-        return constants_of(activation, interleaved)
-    return dict(FUNCTION=None, GATED=False, STEP=1, ALPHA=1.0, LIMIT=None, SHIFT=0.0)
+    """The kernels' constants."""
+    return UNACTIVATED if activation is None else constants_of(activation, interleaved)

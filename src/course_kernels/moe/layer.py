@@ -14,6 +14,7 @@ kernel of the main product adds them times the other factor to its sums. The ker
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -263,8 +264,8 @@ def _gathered_gradient(
 
 
 def _kept_for(form: Form, needs: tuple[bool, ...], *tensors: Tensor | None) -> Kept | None:
-    """What backwards with tensors of these forms keep: nothing before the first one. None where the products' checks
-    have to see the tensors, such as one without memory."""
+    """The plans of products that earlier backwards have left for tensors of these shapes, strides and dtypes; empty
+    before the first one. None if the tensors have to be checked in each call, as where one has no memory."""
     forms = forms_of(*tensors)
     if forms is None:
         return None
@@ -315,16 +316,19 @@ def _multiply_rows(
     x: Tensor, b: Tensor, rows: Ends, epilogue: Epilogue, out: Tensor, form: Form, kept: Kept | None = None
 ) -> None:
     """A product with any epilogue, of rows that may be gathered. What follows the last end is not written."""
-    product = Product(x, b, rows, UNSCALED, epilogue)
-
-    def problem() -> Problem:
-        groups, depth, columns = b.shape
-        precision = "tf32" if x.dtype == torch.float32 and runtime.allows_tf32() else "ieee"
-        extents = product.rows_of_a, columns, depth
-        return Problem("m", groups, *extents, tuple(out.shape), out.dtype, precision, options, keep_tail=True)
-
-    options = form.options
+    product, options = Product(x, b, rows, UNSCALED, epilogue), form.options
+    problem = functools.partial(problem_of_rows, product, options, out)
     _known(kept, "gathered", find, product, options, out, problem).run(product, out)
+
+
+def problem_of_rows(product: Product, options: Options, out: Tensor) -> Problem:
+    """The problem of a product of rows of experts that needs no checks."""
+    groups, depth, columns = product.b.shape
+    precision = "tf32" if product.a.dtype == torch.float32 and runtime.allows_tf32() else "ieee"
+    return Problem(
+        "m", groups, product.rows_of_a, columns, depth, tuple(out.shape), out.dtype, precision, options,
+        keep_tail=product.epilogue.keep_tail,
+    )  # fmt: skip
 
 
 def _low_rank(a: Tensor, part: Adapter | None, rows: Ends, form: Form, crossed: bool = False) -> LowRank | None:

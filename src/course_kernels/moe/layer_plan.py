@@ -7,6 +7,7 @@ checks, would choose the same kernels, and only allocates results and launches.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable
 
 import torch
@@ -21,7 +22,7 @@ from course_kernels.contexts import (
     wants_grad,
 )
 from course_kernels.engine.plans import Known, PlanCache, find
-from course_kernels.engine.product import STORE, Ends, Gated, Problem, Product, Store
+from course_kernels.engine.product import STORE, Ends, Gated, Product, Store
 from course_kernels.engine.scaling import UNSCALED
 from course_kernels.engine.signature import forms_of
 from course_kernels.kernels.codes import Activation
@@ -43,7 +44,7 @@ def key_of(operands: Operands, ids, *options) -> Hashable:
     if is_intercepted() or is_profiling() or is_any_autocast_enabled() or has_overrides(*operands, ids):
         return None
     activation = options[0]
-    # Equal values of other types, such as 1 and True, are told apart: the checks refuse some of them.
+    # With their types: 1 equals True, but where the checks want a bool they refuse 1.
     key = [wants_grad(*operands), *options, *map(type, options)]
     if type(activation) is Activation:
         key += map(type, activation)
@@ -119,14 +120,5 @@ class LayerPlan:
 
     def _planned(self, product: Product, out: Tensor, fresh: bool) -> Known:
         """The plan that the first call has left, as ``layer.forward`` finds it."""
-
-        def problem() -> Problem:
-            groups, depth, columns = product.b.shape
-            precision = "tf32" if self._dtype == torch.float32 and runtime.allows_tf32() else "ieee"
-            keep_tail = product.epilogue.keep_tail
-            return Problem(
-                "m", groups, self._rows, columns, depth, tuple(out.shape), self._dtype, precision, self._options,
-                keep_tail=keep_tail,
-            )  # fmt: skip
-
+        problem = functools.partial(layer.problem_of_rows, product, self._options, out)
         return find(product, self._options, out, problem, fresh)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -14,6 +15,13 @@ from gemm_course.figures.style import BLACK, BLUE, FAINT, GREEN, GREY, ORANGE, P
 _WAYS = {"this library": BLUE, "Liger": ORANGE, "transformers": GREEN}
 _PRODUCTS = "its products alone"
 _TRAVELS = {"by hand": GREY, "all_to_all": PINK, "symmetric": SKY, "symmetric, in a graph": BLUE}
+
+
+def _titled(axes: Axes, title: str) -> None:
+    """A title, and faint lines behind the data."""
+    axes.set_title(title, fontsize=10)
+    axes.grid(axis="y", color=FAINT, lw=0.6)
+    axes.set_axisbelow(True)
 
 
 @drawing
@@ -31,9 +39,7 @@ def rates(panels: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
         every = sorted({tokens for by_tokens in ways.values() for tokens in by_tokens})
         axes.set(xscale="log", xlabel="tokens", ylim=(0, None))
         ticks_at(axes.xaxis, every, every[0], every[-1], "{:,.0f}")
-        axes.set_title(title, fontsize=10)
-        axes.grid(axis="y", color=FAINT, lw=0.6)
-        axes.set_axisbelow(True)
+        _titled(axes, title)
     axes_of[0].set_ylabel("TFLOP/s")
     axes_of[0].legend(loc="upper left", fontsize=9)
     return figure
@@ -103,9 +109,7 @@ def scaling(panels: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
         axes.set(xlabel="GPUs", ylim=(0, None))
         ticks_at(axes.xaxis, every, every[0], every[-1])
         ticks_at(axes.yaxis, range(9), 0, every[-1] + 1)
-        axes.set_title(title, fontsize=10)
-        axes.grid(axis="y", color=FAINT, lw=0.6)
-        axes.set_axisbelow(True)
+        _titled(axes, title)
     axes_of[0].set_ylabel("tokens a second,\nover those of one GPU")
     axes_of[0].legend(loc="upper left", fontsize=9)
     return figure

@@ -151,7 +151,7 @@ def test_a_launcher_that_looks_different_is_used_as_it_is():
 
 
 class Plain(Launcher):
-    """Of a kernel without descriptors: Triton wraps nothing around its C function."""
+    """A kernel without descriptors. Triton calls its C function directly, without a wrapper in Python."""
 
     def __init__(self, nested, seen):
         self.nested, self.launch = nested, lambda *args: seen.append(args)
