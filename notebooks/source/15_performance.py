@@ -877,6 +877,8 @@ f15_layers.beside_peers(beside, "(as called)") if swept else print("not recorded
 # How close is the layer to its own products, if both are in graphs? And how much memory is kept for the backward?
 
 # %%
+if not layers["rows"]:
+    print("not recorded yet")
 print(" " * 36 + "speed over products'    MB kept for the backward")
 print(" " * 36 + "forward    step     this library  transformers  Liger")
 for row in layers["rows"]:
@@ -890,6 +892,8 @@ for row in layers["rows"]:
 # And as called? Where the two differ, the host is the limit:
 
 # %%
+if not swept:
+    print("not recorded yet")
 for row in swept:
     us = row["us"]
     times = [f"{title} {us[f'graph {part}']:,.0f} → {us[f'ours {part}']:,.0f} µs" for title, part in passes.items()]
@@ -912,6 +916,8 @@ f15_layers.scaling(scaling) if any(scaling.values()) else print("not recorded ye
 # arithmetic for the same bytes.
 
 # %%
+if not any(scaling.values()):
+    print("not recorded yet")
 for layers_of in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3"):
     for routing in ("uniform", "zipf"):
         found = records.weak_scaling(layers_of, 8192, routing, "step")

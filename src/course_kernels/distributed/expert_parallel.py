@@ -57,9 +57,10 @@ class ExpertParallel:
         max_tokens: with "symmetric", the most tokens that a rank has in a call; the same on all ranks.
         chunks: into how many parts ``feed_forward`` cuts a rank's tokens, the same on all ranks. Exchanges run on a
             second stream, so one part is on the wire while another is computed; products leave 16 SMs to them, unless
-            ``moe_feed_forward`` gets ``num_sms``. It pays where the host is ahead of the GPU: each chunk has launches
-            and a read of its own. ``suggest_chunks`` has a model of time without these. A weight's gradient is
-            computed for each chunk, and the sum is rounded each time. With a plan there is one chunk.
+            ``moe_feed_forward`` gets ``num_sms``. Measure before you use it: each chunk has launches and a read of its
+            own, and on the one host that was measured they cost more than the overlap gained. ``suggest_chunks`` has a
+            model of time without these. A weight's gradient is computed for each chunk, and the sum is rounded each
+            time. With a plan there is one chunk.
 
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants.
