@@ -64,6 +64,8 @@ RECORDS = {
     "block_scaled": Part("block_scaled.rows"),
     "masked": Part("masked_api.rows"),
     "jagged": Part("jagged_api.rows", tells_rows=True),
+    "moe": Part("moe_api.rows", ("h100",), tells_rows=True),
+    "expert_parallel": Part("expert_parallel.record_of_gpus", depends_on=record.LIBRARY),
     "hopper_steps": Part("hopper_steps.measure"),
     "configurations": Part("time_model.measure", ("h100",)),
     "configurations_8bit": Part("time_model.measure_8_bit", ("h100",)),
