@@ -22,7 +22,7 @@ from course_kernels.dtypes import FP8
 from course_kernels.engine.checks import Backend
 from course_kernels.fp8.training import Recipe
 from course_kernels.kernels.codes import Activation
-from course_kernels.moe import checks, fp8_ops
+from course_kernels.moe import checks, few_tokens, fp8_ops
 from course_kernels.moe.activations import activation_of
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.fp8_checks import check_float8
@@ -31,7 +31,7 @@ from course_kernels.moe.lora import Lora, cast_adapters, check_lora, factors_of,
 from course_kernels.moe.lora_ops import feed_forward_adapted
 from course_kernels.moe.parallel import Parallel
 from course_kernels.moe.routing import Routing, route
-from course_kernels.moe.torch_ops import feed_forward, feed_forward_collecting, feed_forward_planned
+from course_kernels.moe.torch_ops import feed_forward, feed_forward_collecting, feed_forward_few, feed_forward_planned
 
 
 def moe_feed_forward(
@@ -207,15 +207,20 @@ def moe_feed_forward(
             )  # fmt: skip
 
         return ep.feed_forward(here, x, top_k_index, top_k_weights, plan=routing)
-    weights, experts = top_k_weights.float().contiguous(), gate_up.shape[0]
+    experts = gate_up.shape[0]
     if routing is None:
-        checks.check_choices(top_k_index, weights, experts)
-        routing = route(top_k_index, experts, backend)
+        checks.check_choices(top_k_index, top_k_weights, experts)
     else:
-        checks.check_routing(routing, weights, experts)
-    operands = given._replace(weights=weights)
-    if not is_compiling() and any(each is not None and each.is_neg() for each in operands):
-        operands = Operands(*(None if each is None else each.resolve_neg() for each in operands))
+        checks.check_routing(routing, top_k_weights, experts)
+    if not is_compiling() and any(each is not None and each.is_neg() for each in given):
+        given = Operands(*(None if each is None else each.resolve_neg() for each in given))
+    if routing is main_grads is lora is float8 is None and few_tokens.fits(given, top_k_index, form):
+        out = feed_forward_few(given, top_k_index, form)
+        if key is not None:
+            remember(key, given, top_k_index, form)
+        return out
+    routing = route(top_k_index, experts, backend) if routing is None else routing
+    operands = given._replace(weights=given.weights.float().contiguous())
     if lora is not None:
         return feed_forward_adapted(operands, lora, routing, form)
     if float8 is not None:

@@ -1,7 +1,7 @@
 """A warm call of the layer: one look-up by everything that checks and choices depend on, then launches alone.
 
 A call without a plan makes all checks and runs step by step. Where all of the layer is four launches (the sort, two
-products, the sum of each token's rows), it leaves a ``LayerPlan``. A later call with the same key has passed the same
+products, the sum of each token's rows), it leaves a ``LayerPlan``; for few tokens, a ``FewTokens``. A later call with the same key has passed the same
 checks, would choose the same kernels, and only allocates results and launches.
 """
 
@@ -26,7 +26,7 @@ from course_kernels.engine.product import STORE, Ends, Gated, Product, Store
 from course_kernels.engine.scaling import UNSCALED
 from course_kernels.engine.signature import forms_of
 from course_kernels.kernels.codes import Activation
-from course_kernels.moe import layer, steps
+from course_kernels.moe import few_tokens, layer, steps
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.routing import Routing, Sorting
 
@@ -61,7 +61,9 @@ def key_of(operands: Operands, ids, *options) -> Hashable:
 
 def remember(key: Hashable, operands: Operands, ids: Tensor, form: Form) -> None:
     """Keep a plan for what was checked and computed, where there is one."""
-    if not layer.runs_in_torch(operands, form) and layer.is_fused(operands, form, ids.numel()):
+    if few_tokens.fits(operands, ids, form):
+        plans.put(key, few_tokens.FewTokens(operands, ids, form))
+    elif not layer.runs_in_torch(operands, form) and layer.is_fused(operands, form, ids.numel()):
         plans.put(key, LayerPlan(operands, ids, form, wants_grad(*operands)))
 
 
@@ -84,10 +86,6 @@ class LayerPlan:
         self._sorting, self._combining = Sorting(ids, gate_up.shape[0]), steps.combining(tokens, hidden, top_k)
         self._first: Known | None = None
         self._second: Known | None = None
-
-    def is_elsewhere(self) -> bool:
-        """Whether another GPU than the tensors' is the current one."""
-        return self._device.index is not None and self._device.index != torch._C._cuda_getDevice()
 
     def prepare(self, operands: Operands, ids: Tensor) -> tuple[Operands, Routing]:
         """Sort the choices; return the operands with weights as kernels read them, and the routing."""

@@ -17,6 +17,7 @@ from course_kernels.contexts import (
 from course_kernels.moe import layer
 from course_kernels.moe.activations import decode, encode
 from course_kernels.moe.checks import check_main_grads, check_operands
+from course_kernels.moe.few_tokens import FewTokens
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.layer_plan import LayerPlan
 from course_kernels.moe.routing import Routing
@@ -40,10 +41,21 @@ def feed_forward(operands: Operands, routing: Routing, form: Form) -> Tensor:
     return torch.ops.course_kernels.moe_feed_forward(*operands, *routing, *encoded(form), keep)[0]
 
 
-def feed_forward_planned(operands: Operands, ids: Tensor, plan: LayerPlan) -> Tensor:
+def feed_forward_few(operands: Operands, ids: Tensor, form: Form) -> Tensor:
+    """Compute a checked layer that fits ``few_tokens``, in any of torch's contexts."""
+    if is_plain(*operands, ids) and not is_profiling():
+        return FewTokens(operands, ids, form).forward(operands, ids)[0]
+    refuse_transforms("grouped_mm")
+    if not is_compiling():
+        flops.register(_flops())
+    return torch.ops.course_kernels.moe_feed_forward_few(*operands, ids, *encoded(form))
+
+
+def feed_forward_planned(operands: Operands, ids: Tensor, plan: LayerPlan | FewTokens) -> Tensor:
     """Compute a layer whose arguments have the key of a plan."""
-    if plan.is_elsewhere():
-        with torch.cuda.device(operands.x.device):
+    index = operands.x.device.index
+    if index is not None and index != torch._C._cuda_getDevice():
+        with torch.cuda.device(index):
             return feed_forward_planned(operands, ids, plan)
     operands, routing = plan.prepare(operands, ids)
     if plan.keep:
@@ -142,6 +154,7 @@ FORM = "str activation, bool interleaved, bool on_input, str backend, int? num_s
 TAGS = (torch.Tag.pt2_compliant_tag,)
 _library = torch.library.Library("course_kernels", "FRAGMENT")
 _library.define(f"moe_feed_forward({OPERANDS}, {ROUTED}, {FORM}, bool keep) -> (Tensor, Tensor)", tags=TAGS)
+_library.define(f"moe_feed_forward_few({OPERANDS}, Tensor top_k_index, {FORM}) -> Tensor", tags=TAGS)
 _library.define(
     f"moe_feed_forward_backward(Tensor grad, {OPERANDS}, Tensor pre, {ROUTED}, {FORM}, bool[] needs) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
@@ -249,7 +262,9 @@ def _flops() -> dict:
         return backward_flops(gate_up, down, weights, form[-3], needs, for_down=True)
 
     ops = torch.ops.course_kernels
-    return {ops.moe_feed_forward: forward_flops, ops.moe_feed_forward_backward: backward}
+    return dict.fromkeys((ops.moe_feed_forward, ops.moe_feed_forward_few), forward_flops) | {
+        ops.moe_feed_forward_backward: backward
+    }
 
 
 def implement(library: torch.library.Library, name: str, forward, backward, fakes, setup, gradients) -> None:
@@ -263,3 +278,16 @@ def implement(library: torch.library.Library, name: str, forward, backward, fake
 implement(
     _library, "moe_feed_forward", _operator, _backward_operator, (_fake, fake_gradients), _setup, _gradients
 )  # fmt: skip
+
+
+def _few(*arguments) -> Tensor:
+    operands, ids, form = Operands(*arguments[:6]), arguments[6], decoded(*arguments[7:])
+    return FewTokens(operands, ids, form).forward(operands, ids)[0]
+
+
+_library.impl("moe_feed_forward_few", _few, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("course_kernels::moe_feed_forward_few", lib=_library)
+def _fake_few(x, *others) -> Tensor:
+    return x.new_empty(x.shape)

@@ -1,0 +1,102 @@
+"""A layer of few tokens, as in generation, without gradients: two kernels, and no routing.
+
+Reading weights takes all the time there. Sorting choices, filling tiles of a product with one row, and summing rows in
+a launch of their own would take as long again.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from course_kernels import runtime
+from course_kernels.contexts import wants_grad
+from course_kernels.moe.form import Form, Operands
+from course_kernels.moe.launching import Launch
+from course_kernels.moe.steps import constants_of
+
+SHARE = 4  # of so many experts at most one is chosen: then few choices read the same weights twice
+TOP_K = 64  # at most
+_ELEMENTS = 4096  # of a weight, in a program's block
+
+
+def fits(operands: Operands, ids: Tensor, form: Form) -> bool:
+    """Whether these kernels compute a layer of checked arguments: no gradient is asked for, and one token, or so few
+    that almost every choice has its expert to itself. ``weights`` may be of any floating dtype and strides."""
+    x, gate_up, down, *_ = operands
+    (tokens, top_k), device = ids.shape, x.device
+    if form.num_sms is not None or not (form.backend == "triton" or form.backend == "auto" and device.type == "cuda"):
+        return False
+    if type(tokens) is not int or not 0 < tokens * top_k or top_k > TOP_K:  # a graph for any number of tokens routes
+        return False
+    few = tokens == 1 or SHARE * tokens * top_k <= gate_up.shape[0]
+    return bool(few and x.numel() and gate_up.numel() and down.numel()) and not wants_grad(*operands)
+
+
+class FewTokens:
+    """The layer for arguments like those given. It serves as a plan; see ``layer_plan.LayerPlan``.
+
+    Args:
+        operands, ids, form: for which ``fits`` holds.
+    """
+
+    keep = False
+
+    def __init__(self, operands: Operands, ids: Tensor, form: Form):
+        x, gate_up, down, weights, gate_up_bias, down_bias = operands
+        runtime.check_can_launch(x.device)
+        (tokens, hidden), (experts, _, inner), top_k = x.shape, down.shape, ids.shape[1]
+        self.form, self._on_input = form, form.on_input
+        self._inner, self._rows, self._dtype, self._device = inner, tokens * top_k, x.dtype, x.device
+        self._shape = tokens, hidden
+        sizes = dict(EXPERTS=experts, TOP_K=top_k, HIDDEN=hidden, INNER=inner)
+        ids_strides = dict(zip(("stride_it", "stride_ik"), ids.stride()))
+        choices = ids_strides | dict(zip(("stride_wt", "stride_wk"), weights.stride()))
+        rows, depth = _block(gate_up, 1)
+        self._first = Launch(
+            "moe_few", "first_kernel", tokens * top_k * -(-inner // rows), None,
+            ("x_ptr", "ids_ptr", "weights_ptr", "gate_up_ptr", "bias_ptr", "activated_ptr"),
+            **dict(zip(("stride_xt", "stride_xh"), x.stride())), **choices,
+            **dict(zip(("stride_e", "stride_n", "stride_h"), gate_up.stride())), **_bias_strides(gate_up_bias),
+            **sizes, **constants_of(form.activation, form.interleaved), BLOCK_N=rows, BLOCK_K=depth,
+        )  # fmt: skip
+        places = 1 << (top_k - 1).bit_length()
+        rows, depth = _block(down, places)
+        self._second = Launch(
+            "moe_few", "second_kernel", tokens * -(-hidden // rows), None,
+            ("activated_ptr", "ids_ptr", "weights_ptr", "down_ptr", "bias_ptr", "out_ptr"), **choices,
+            **dict(zip(("stride_e", "stride_n", "stride_k"), down.stride())), **_bias_strides(down_bias), **sizes,
+            PLACES=places, BLOCK_N=rows, BLOCK_K=depth,
+        )  # fmt: skip
+
+    def prepare(self, operands: Operands, ids: Tensor) -> tuple[Operands, Tensor]:
+        """Return what ``forward`` takes: nothing is sorted."""
+        return operands, ids
+
+    def forward(self, operands: Operands, ids: Tensor) -> tuple[Tensor, None]:
+        """Compute the result (T, H). Nothing is kept for a backward."""
+        x, gate_up, down, weights, gate_up_bias, down_bias = operands
+        hidden, out = self._empty(self._rows, self._inner), self._empty(*self._shape)
+        of_x, of_result = (weights, None) if self._on_input else (None, weights)
+        self._first(x, ids, of_x, gate_up, gate_up_bias, hidden)
+        self._second(hidden, ids, of_result, down, down_bias, out)
+        return out, None
+
+    def _empty(self, rows: int, columns: int) -> Tensor:
+        return torch.empty_strided((rows, columns), (columns, 1), dtype=self._dtype, device=self._device)
+
+
+def _bias_strides(bias: Tensor | None) -> dict[str, int]:
+    return dict(zip(("stride_bias_e", "stride_bias_n"), (0, 0) if bias is None else bias.stride()))
+
+
+def _block(weight: Tensor, places: int) -> tuple[int, int]:
+    """Lines of a weight (E, N, K) in a block, and how deep it is: long where the memory runs, and not much longer than
+    the extents. ``places`` experts are read at once."""
+    elements = max(1, _ELEMENTS // places)
+    _, lines, depth = (1 << (extent - 1).bit_length() for extent in weight.shape)
+    if weight.stride(2) == 1 or weight.stride(1) != 1:
+        block_k = min(depth, 512, elements)
+        return max(1, min(lines, elements // block_k)), block_k
+    block_n = min(lines, 64, elements)
+    return block_n, max(1, min(depth, elements // block_n))
