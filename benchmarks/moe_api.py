@@ -5,6 +5,7 @@ layer would take if everything around them were free. "transformers" does what t
 operation by operation. "liger" is Liger's fused layer, tuned by its own autotuner.
 
 Ours and its products are timed as CUDA graphs, too; peers as called, since a host read keeps Liger's out of a graph.
+Where few experts are chosen, "reading" is the time of ``torch.amax`` over as many bytes as their weights, in a graph.
 """
 
 from __future__ import annotations
@@ -191,6 +192,13 @@ def products(layer: Layer, step: bool) -> Callable[[], None]:
     return run
 
 
+def reading(layer: Layer) -> Callable[[], Tensor] | None:
+    """Read as many bytes as the weights of the chosen experts have; None if a whole ``gate_up`` has fewer."""
+    count = int(layer.index.unique().numel()) * 3 * layer.H * layer.I * layer.x.element_size() // 4
+    whole = layer.gate_up.detach().view(-1).view(torch.int32)
+    return None if count > whole.numel() else lambda: torch.amax(whole[:count])
+
+
 # ---- the record
 
 
@@ -219,6 +227,8 @@ def measure(case: Case, peers: bool = True) -> dict:
     alone = {step: products(layer, step) for step in (False, True)}  # kept: the graphs read their operands
     for step, call in alone.items():
         timed[f"products {'step' if step else 'forward'}"] = timing.capture(call).replay
+    if read := reading(layer):
+        timed["reading"] = timing.capture(read).replay
     memory = {}
     for name, forward in ways.items():
         try:

@@ -38,6 +38,7 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.quantize": "course_kernels/fp8/test_quantize.py",
     "course_kernels.kernels.activation": "course_kernels/moe/test_steps.py",
     "course_kernels.kernels.gated": "course_kernels/moe/test_layer.py",
+    "course_kernels.kernels.moe_few": "course_kernels/moe/test_few_tokens.py",
     "course_kernels.kernels.moe_float8": "course_kernels/moe/test_fp8_layer.py",
     "course_kernels.kernels.moe_routing": "course_kernels/moe/test_routing.py",
     "course_kernels.kernels.moe_rows": "course_kernels/moe/test_steps.py",

@@ -52,3 +52,15 @@ def test_rows_are_kept_one_by_one(monkeypatch):
     found = moe_api.rows(keep=lambda rows: seen.append(len(rows.as_json()["rows"])))
     assert seen == [*range(1, 1 + len(moe_api.cases()))]
     assert all(row["peers"] == (row["tokens"] >= moe_api.TRAINED) for row in found["rows"])
+
+
+def test_reading_is_of_the_chosen_experts(monkeypatch):
+    model = SimpleNamespace(experts=6, top_k=2, hidden=32, intermediate=16)
+    monkeypatch.setattr(moe_api.zoo, "select_models", lambda names: (model,))
+    layer = moe_api.Layer(moe_api.Case("tiny", 1, "uniform"), device="cpu")
+    read, sizes = moe_api.reading(layer), []
+    monkeypatch.setattr(torch, "amax", lambda tensor: sizes.append(tensor.numel() * tensor.element_size()))
+    read()
+    assert sizes == [2 * 3 * 32 * 16 * 2]  # two experts, three matrices, two bytes a number
+    everyone = moe_api.Layer(moe_api.Case("tiny", 40, "uniform"), device="cpu")
+    assert moe_api.reading(everyone) is None

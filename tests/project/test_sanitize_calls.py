@@ -42,6 +42,7 @@ CASES = (
     "quantize-shape=2x70x145",
     "pack-sizes=65x0x130x1",
     "feedforward-sizes=1x0x1-tail=0",
+    "feedforward-sizes=1x0x1-tail=1-top_k=3-with_grads=False",
     "feedforward-sizes=35x0x5x20-weights_on=input",
     "feedforward-sizes=1x0x1-tail=0-recipe=rowwise",
     "feedforward-sizes=1x0x1-tail=0-recipe=blockwise",

@@ -1,7 +1,8 @@
 """A layer of few tokens: products of weights and vectors, which read each choice's weights once and need no routing.
 
 With so few choices almost every one has its expert to itself. What counts is that all SMs keep many bytes on their way:
-a program has a few lines of one weight, and sums over the whole depth.
+a program has a few lines of one weight, sums over the whole depth, and loads a block while it multiplies the one
+before.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ def first_kernel(
         base = gate_up_ptr + expert * stride_e
         gate = tl.zeros((BLOCK_N, BLOCK_K), dtype=tl.float32)
         up = tl.zeros((BLOCK_N, BLOCK_K), dtype=tl.float32)
+        depth = tl.arange(0, BLOCK_K)
+        at = base + lines[:, None] * stride_n + depth.to(tl.int64)[None, :] * stride_h
+        inside = there[:, None] & (depth < HIDDEN)[None, :]
+        of_gate = tl.load(at, mask=inside, other=0.0)
+        of_up = tl.load(at + to_up * stride_n, mask=inside, other=0.0) if GATED else of_gate
         for k in range(0, HIDDEN, BLOCK_K):
             depth = k + tl.arange(0, BLOCK_K)
             x = tl.load(x_ptr + token * stride_xt + depth.to(tl.int64) * stride_xh, mask=depth < HIDDEN, other=0.0)
@@ -46,19 +52,21 @@ def first_kernel(
                 weight = tl.load(weights_ptr + token * stride_wt + place * stride_wk).to(tl.float32)
                 x = (x.to(tl.float32) * weight).to(x.dtype)
             x = x.to(tl.float32)[None, :]
-            at = base + lines[:, None] * stride_n + depth.to(tl.int64)[None, :] * stride_h
-            inside = there[:, None] & (depth < HIDDEN)[None, :]
-            gate += tl.load(at, mask=inside, other=0.0).to(tl.float32) * x
+            gate += of_gate.to(tl.float32) * x
             if GATED:
-                up += tl.load(at + to_up * stride_n, mask=inside, other=0.0).to(tl.float32) * x
+                up += of_up.to(tl.float32) * x
+            at += BLOCK_K * stride_h
+            inside = there[:, None] & (depth + BLOCK_K < HIDDEN)[None, :]
+            of_gate = tl.load(at, mask=inside, other=0.0)
+            of_up = tl.load(at + to_up * stride_n, mask=inside, other=0.0) if GATED else of_gate
         sums = tl.sum(gate, 1)
-        of_up = tl.sum(up, 1) if GATED else None
+        up_sums = tl.sum(up, 1) if GATED else None
         if bias_ptr is not None:
             at_bias = bias_ptr + expert * stride_bias_e + lines * stride_bias_n
             sums += tl.load(at_bias, mask=there, other=0.0).to(tl.float32)
             if GATED:
-                of_up += tl.load(at_bias + to_up * stride_bias_n, mask=there, other=0.0).to(tl.float32)
-        value = activated(sums, of_up, FUNCTION, ALPHA, LIMIT, SHIFT)
+                up_sums += tl.load(at_bias + to_up * stride_bias_n, mask=there, other=0.0).to(tl.float32)
+        value = activated(sums, up_sums, FUNCTION, ALPHA, LIMIT, SHIFT)
         out = activated_ptr + choice.to(tl.int64) * INNER + cols
         tl.store(out, value.to(activated_ptr.dtype.element_ty), mask=there)
 
@@ -70,8 +78,8 @@ def second_kernel(
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, PLACES: tl.constexpr, HIDDEN: tl.constexpr, INNER: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """out[t] = the sum of down[e] @ activated[c] over token t's choices c: each rounded, then times its weight, added in
-    float32 in their order, and the sum rounded. A program has BLOCK_N columns of a token.
+    """out[t] = the sum of down[e] @ activated[c] over token t's choices c: each is rounded, multiplied by its weight,
+    and added in float32, in their order; then the sum is rounded. A program has BLOCK_N columns of a token.
 
     Args:
         activated_ptr: of ``first_kernel``. ids_ptr, weights_ptr: as there, or None for weights of 1.
@@ -91,13 +99,14 @@ def second_kernel(
     lines = down_ptr + (expert * stride_e)[:, None] + (cols.to(tl.int64) * stride_n)[None, :]
     kept = valid[:, None] & there[None, :]
     rows = activated_ptr + (token * TOP_K + place) * INNER
+    at = lines[:, :, None] + (tl.arange(0, BLOCK_K).to(tl.int64) * stride_k)[None, None, :]
+    weight = tl.load(at, mask=kept[:, :, None] & (tl.arange(0, BLOCK_K) < INNER)[None, None, :], other=0.0)
     for k in range(0, INNER, BLOCK_K):
         depth = k + tl.arange(0, BLOCK_K)
-        deep = depth < INNER
-        hidden = tl.load(rows[:, None] + depth[None, :], mask=valid[:, None] & deep[None, :], other=0.0)
-        at = lines[:, :, None] + (depth.to(tl.int64) * stride_k)[None, None, :]
-        weight = tl.load(at, mask=kept[:, :, None] & deep[None, None, :], other=0.0)
+        hidden = tl.load(rows[:, None] + depth[None, :], mask=valid[:, None] & (depth < INNER)[None, :], other=0.0)
         acc += weight.to(tl.float32) * hidden.to(tl.float32)[:, None, :]
+        at += BLOCK_K * stride_k
+        weight = tl.load(at, mask=kept[:, :, None] & (depth + BLOCK_K < INNER)[None, None, :], other=0.0)
     result = tl.sum(acc, 2)
     if bias_ptr is not None:
         at_bias = bias_ptr + (expert * stride_bias_e)[:, None] + (cols.to(tl.int64) * stride_bias_n)[None, :]

@@ -120,9 +120,13 @@ def moe_feed_forward(
         Products with adapters are the Triton kernel's on Hopper, too, whatever the backend: the kernel in CuTe DSL adds
         none. It computes the weights' gradients.
         With kernels the host reads nothing, so a CUDA graph of one call serves every routing of the shape.
+        A layer of one token, or of so few that at most an eighth of the experts is chosen, without gradients, is two
+        kernels that multiply vectors and sort nothing; not where ``num_sms`` or ``routing`` is given, or products are
+        in float8 or have adapters.
         ``torch.compile`` and ``torch.export`` see the operators ``torch.ops.course_kernels.moe_routing`` and
-        ``moe_feed_forward`` (``moe_feed_forward_lora`` with adapters, ``moe_feed_forward_fp8`` in float8); the latter
-        is what selective checkpointing may keep. ``FlopCounterMode`` counts the products of all T * k choices.
+        ``moe_feed_forward`` (``moe_feed_forward_lora`` with adapters, ``moe_feed_forward_fp8`` in float8), or for few
+        tokens ``moe_feed_forward_few`` alone. Selective checkpointing may keep the latter ones. ``FlopCounterMode``
+        counts the products of all T * k choices.
         In float8 each token is rounded once for all of its experts, and the activation once, to float8. With
         ``weights_on="input"`` a choice's weight multiplies its factors. NaN and infinities become NaN.
         The backward in float8 keeps what it keeps without, and no float8 copy: it rounds its operands anew, along what

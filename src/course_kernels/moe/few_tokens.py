@@ -15,9 +15,9 @@ from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.launching import Launch
 from course_kernels.moe.steps import constants_of
 
-SHARE = 4  # of so many experts at most one is chosen: then few choices read the same weights twice
+SHARE = 8  # of so many experts at most one is chosen: then hardly any two choices read the same weights
 TOP_K = 64  # at most
-_ELEMENTS = 4096  # of a weight, in a program's block
+_ELEMENTS = 2048  # of a weight, in a program's block
 
 
 def fits(operands: Operands, ids: Tensor, form: Form) -> bool:
@@ -25,7 +25,8 @@ def fits(operands: Operands, ids: Tensor, form: Form) -> bool:
     that almost every choice has its expert to itself. ``weights`` may be of any floating dtype and strides."""
     x, gate_up, down, *_ = operands
     (tokens, top_k), device = ids.shape, x.device
-    if form.num_sms is not None or not (form.backend == "triton" or form.backend == "auto" and device.type == "cuda"):
+    on_gpu = form.backend == "auto" and device.type == "cuda"
+    if form.num_sms is not None or not (on_gpu or form.backend == "triton"):
         return False
     if type(tokens) is not int or not 0 < tokens * top_k or top_k > TOP_K:  # a graph for any number of tokens routes
         return False

@@ -1,8 +1,9 @@
 """A warm call of the layer: one look-up by everything that checks and choices depend on, then launches alone.
 
 A call without a plan makes all checks and runs step by step. Where all of the layer is four launches (the sort, two
-products, the sum of each token's rows), it leaves a ``LayerPlan``; for few tokens, a ``FewTokens``. A later call with the same key has passed the same
-checks, would choose the same kernels, and only allocates results and launches.
+products, the sum of each token's rows), it leaves a ``LayerPlan``; for few tokens, two launches, a ``FewTokens``. A
+later call with the same key has passed the same checks, would choose the same kernels, and only allocates results and
+launches.
 """
 
 from __future__ import annotations
