@@ -2,7 +2,8 @@
 
 "products" are the layer's own grouped products alone, two forward and six in a step, on rows that lie in order: what a
 layer would take if everything around them were free. "transformers" does what transformers' ``grouped_mm`` experts do,
-operation by operation. "liger" is Liger's fused layer, tuned by its own autotuner.
+operation by operation; "batched" what they do with one token: the chosen experts' weights are copied, and multiplied as
+a batch. "liger" is Liger's fused layer, tuned by its own autotuner.
 
 Ours and its products are timed as CUDA graphs, too; peers as called, since a host read keeps Liger's out of a graph.
 Where few experts are chosen, "reading" is the time of ``torch.amax`` over as many bytes as their weights, in a graph.
@@ -25,8 +26,8 @@ from course_kernels.bench.interface import WrongResult, is_out_of_memory, one_li
 from course_kernels.moe import Routing
 
 REPEATS = 15
-# One model at all sizes, two at one; peers where a layer trains.
-TOKENS = (1, 64, 1024, 4096, 32768)
+# One model at all sizes, two at two. All peers, and their steps, where a layer trains; for fewer tokens forwards alone.
+TOKENS = (1, 64, 256, 1024, 4096, 32768)
 SWEPT, OTHERS = "qwen3-30b-a3b", ("mixtral-8x7b", "deepseek-v3")
 TRAINED = 4096  # tokens, from which on
 SAMPLE = 24  # tokens and experts whose results are compared with float64
@@ -90,12 +91,15 @@ class Layer:
             WrongResult: naming what is wrong.
         """
         result = forward()
+        with torch.no_grad():
+            alone = forward()  # other kernels may compute it
         found = torch.autograd.grad(result, self.leaves, self.grad)
         tokens = torch.arange(0, self.x.shape[0], max(1, self.x.shape[0] // SAMPLE), device=self.x.device)
         expert = int(self.index[0, 0])
         rows, choices = (self.index == expert).nonzero(as_tuple=True)
         exact = self._exact(tokens, [int(e) for e in self.index[tokens].unique()])
         self._compare("result", result[tokens], exact[0])
+        self._compare("result without gradients", alone[tokens], exact[0])
         self._compare("the tokens' gradient", found[0][tokens], exact[1])
         self._compare("the weights' gradient", found[3][tokens], exact[2])
         gate_up, down = self._exact_expert(expert, rows, choices)
@@ -170,7 +174,23 @@ def liger(layer: Layer) -> Callable[[], Tensor]:
     return lambda: LigerFusedMoEFunction.apply(x, gate_up, down, narrow, weights)
 
 
-PEERS = {"transformers": transformers, "liger": liger}
+def batched(layer: Layer) -> Callable[[], Tensor]:
+    """Do what transformers does with torch's ``bmm``, for few tokens: copy each choice's weights, and multiply."""
+    x, gate_up, down, index, weights = layer.operands
+    tokens, top_k = index.shape
+
+    def forward() -> Tensor:
+        of_choices = index.reshape(-1)
+        rows = x.repeat_interleave(top_k, dim=0)[:, :, None]
+        gate, up = torch.bmm(gate_up[of_choices], rows)[:, :, 0].chunk(2, dim=-1)
+        result = torch.bmm(down[of_choices], (functional.silu(gate) * up)[:, :, None])[:, :, 0]
+        result = result * weights.reshape(-1)[:, None]
+        return result.view(tokens, top_k, -1).sum(1).to(x.dtype)
+
+    return forward
+
+
+PEERS = {"transformers": transformers, "batched": batched, "liger": liger}
 
 
 def products(layer: Layer, step: bool) -> Callable[[], None]:
@@ -213,14 +233,19 @@ def _passes(forward: Callable[[], Tensor], layer: Layer) -> dict[str, Callable[[
     return {"forward": alone, "step": step}
 
 
-def measure(case: Case, peers: bool = True) -> dict:
+def peers_of(case: Case) -> tuple[str, ...]:
+    """The peers that a case is measured with."""
+    return ("transformers", *(["batched"] if case.tokens == 1 else []), *(["liger"] if case.tokens >= TRAINED else []))
+
+
+def measure(case: Case) -> dict:
     """Measure a case: µs of each way and pass, bytes kept for the backward, peaks, or the reason why not."""
     layer = Layer(case)
     ways: dict[str, Callable[[], Tensor]] = {"ours": ours(layer)}
     failed: dict[str, str] = {}
-    for name, make in PEERS.items() if peers else ():
+    for name in peers_of(case):
         try:
-            ways[name] = make(layer)
+            ways[name] = PEERS[name](layer)
         except ImportError as error:
             failed[name] = one_line(error)
     timed: dict[str, Callable[[], object]] = {}
@@ -235,6 +260,8 @@ def measure(case: Case, peers: bool = True) -> dict:
             layer.verify(forward)
             memory[name] = _memory(forward, layer)
             for pass_name, call in _passes(forward, layer).items():
+                if pass_name == "step" and name != "ours" and case.tokens < TRAINED:
+                    continue
                 timed[f"{name} {pass_name}"] = call
                 if name == "ours":
                     timed[f"graph {pass_name}"] = timing.capture(call).replay
@@ -267,7 +294,7 @@ def cases() -> list[Case]:
     """The cases of the record."""
     found = [Case(SWEPT, tokens, "uniform") for tokens in TOKENS]
     found += [Case(SWEPT, tokens, "zipf") for tokens in TOKENS if tokens >= TRAINED]
-    return found + [Case(model, TRAINED, "uniform") for model in OTHERS]
+    return found + [Case(model, tokens, "uniform") for model in OTHERS for tokens in (1, TRAINED)]
 
 
 class Rows(list):
@@ -282,7 +309,7 @@ def rows(keep: Callable[[Rows], None] = lambda found: None) -> dict:
     """Measure every case; ``keep`` gets the rows so far after each."""
     found = Rows()
     for case in cases():
-        found.append(measure(case, peers=case.tokens >= TRAINED))
+        found.append(measure(case))
         print(line(found[-1]), flush=True)
         keep(found)
         torch.cuda.empty_cache()

@@ -83,7 +83,7 @@ def layer_table() -> str:
 
 def gain(row: Mapping, peer: str, part: str) -> float | None:
     """How many times as fast as a peer the layer is, both as called; None where the peer was not measured."""
-    us = row["us"].get(f"{peer} {part}")
+    us = records.peer_us(row["us"], peer, part)
     return us and us / row["us"][f"ours {part}"]
 
 
@@ -95,7 +95,7 @@ def extent(values: Iterable[float], form: str = ".1f") -> str:
 
 def kept_over(peer: str, measured: Mapping) -> list[float]:
     """The bytes that the layer keeps for the backward over those that a peer keeps, of each row with both."""
-    memory = [row["memory"] for row in measured["rows"] if peer in row["memory"]]
+    memory = [row["memory"] for row in measured["rows"] if f"{peer} step" in row["us"]]
     return [each["ours"]["kept"] / each[peer]["kept"] for each in memory]
 
 
@@ -106,11 +106,12 @@ def layer_gain() -> str:
     measured = record.load("moe")
     rows = []
     for peer, name in PEERS.items():
-        ratios = [[r for row in measured["rows"] if (r := gain(row, peer, part))] for part in PASSES.values()]
+        trained = [row for row in measured["rows"] if f"{peer} step" in row["us"]]
+        ratios = [[gain(row, peer, part) for row in trained] for part in PASSES.values()]
         if all(ratios):
             speeds = [f"{extent(each)} times as fast" for each in ratios]
             rows.append([name, *speeds, f"{extent(kept_over(peer, measured), '.0%')} of its bytes"])
-    with_peers = [row for row in measured["rows"] if "transformers forward" in row["us"]]
+    with_peers = [row for row in measured["rows"] if "transformers step" in row["us"]]
     models = len({row["model"] for row in with_peers})
     tokens = listing(f"{each:,}" for each in sorted({row["tokens"] for row in with_peers}))
     return (

@@ -159,7 +159,11 @@ def moe_calls() -> list[Call]:
         layers.append(dict(recipe=how, sizes=(9, 0, 1), hidden=16, inner=136))
     layers += [dict(with_grads=False, **kind) for kind in ({}, oai | turns, dict(weights_on="input"))]
     few = dict(with_grads=False) | one_token
-    layers += [few | dict(tail=1, top_k=3), few | oai | turns | dict(bias=brain), few | strange | dict(bias=single)]
+    layers += [
+        few | dict(tail=1, top_k=3),
+        few | oai | turns | dict(dtype=brain, bias=brain),
+        few | strange | dict(bias=single),
+    ]
     layers += [few | none | dict(layout_w="transposed", weights_on="input"), few | dict(hidden=600, inner=270)]
     many = dict(sizes=(1, 0, 20), times=100)
     routes = [{}, dict(index=torch.int32, layout="every_other"), many, many | dict(index=torch.int32, layout="col")]

@@ -18,7 +18,7 @@ def layer(monkeypatch):
     return moe_api.Layer(moe_api.Case("tiny", 40, "zipf"), device="cpu")
 
 
-@pytest.mark.parametrize("way", [moe_api.ours, moe_api.transformers])
+@pytest.mark.parametrize("way", [moe_api.ours, moe_api.transformers, moe_api.batched])
 def test_ways_are_right(layer, way):
     layer.verify(way(layer))
     assert layer.flop(step=True) == 3 * layer.flop(step=False) == 3 * 6 * 40 * 2 * 32 * 16
@@ -44,14 +44,23 @@ def test_wrong_results_are_found(layer, what):
         layer.verify(forward)
 
 
+def test_a_wrong_result_without_gradients_is_found(layer):
+    def forward():
+        return moe_api.ours(layer)() * (1.0 if torch.is_grad_enabled() else 1.05)
+
+    with pytest.raises(WrongResult, match="without gradients"):
+        layer.verify(forward)
+
+
 def test_rows_are_kept_one_by_one(monkeypatch):
     seen = []
-    monkeypatch.setattr(moe_api, "measure", lambda case, peers: dict(tokens=case.tokens, peers=peers))
+    monkeypatch.setattr(moe_api, "measure", lambda case: dict(tokens=case.tokens))
     monkeypatch.setattr(moe_api, "line", lambda row: "")
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     found = moe_api.rows(keep=lambda rows: seen.append(len(rows.as_json()["rows"])))
-    assert seen == [*range(1, 1 + len(moe_api.cases()))]
-    assert all(row["peers"] == (row["tokens"] >= moe_api.TRAINED) for row in found["rows"])
+    assert seen == [*range(1, 1 + len(found["rows"]))] == [*range(1, 1 + len(moe_api.cases()))]
+    for case in moe_api.cases():
+        assert ("liger" in moe_api.peers_of(case)) == (case.tokens >= moe_api.TRAINED)
 
 
 def test_reading_is_of_the_chosen_experts(monkeypatch):

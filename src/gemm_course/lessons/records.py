@@ -233,9 +233,16 @@ def layer_rates(rows: Sequence[Mapping], part: str) -> dict[str, dict[int, float
     found: dict[str, dict[int, float]] = {}
     for way, name in LAYERS.items():
         for row in rows:
-            if us := row["us"].get(f"{way} {part}"):
+            if us := peer_us(row["us"], way, part):
                 found.setdefault(name, {})[row["tokens"]] = layer_flops(row, part) / us / 1e6
     return found
+
+
+def peer_us(us: Mapping[str, float], peer: str, part: str) -> float | None:
+    """The time of a peer's pass in a record of the layer; None without one. transformers has two ways, and takes the
+    one in batches for one token."""
+    ways = (peer, "batched") if peer == "transformers" else (peer,)
+    return min((us[f"{way} {part}"] for way in ways if f"{way} {part}" in us), default=None)
 
 
 def layers_beside_peers(results: Mapping, part: str) -> dict[str, dict[str, float]]:
@@ -250,8 +257,8 @@ def layers_beside_peers(results: Mapping, part: str) -> dict[str, dict[str, floa
     found = {}
     for row in results["rows"]:
         us = row["us"]
-        if base := us.get(f"transformers {part}"):
-            ways = ((name, us.get(f"{way} {part}")) for way, name in LAYERS.items())
+        if base := peer_us(us, "transformers", part):
+            ways = ((name, peer_us(us, way, part)) for way, name in LAYERS.items())
             found[layer_title(row)] = {name: base / time for name, time in ways if time}
     return found
 
@@ -268,9 +275,9 @@ def layer_gains(rows: Sequence[Mapping]) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = {}
     for row in rows:
         us = row["us"]
-        if {"transformers forward", "ours forward"} <= us.keys():
+        if "ours forward" in us and (theirs := peer_us(us, "transformers", "forward")):
             ratios = found.setdefault(f"{row['routing'].replace('zipf', 'Zipf')}, recorded", {})
-            ratios[row["tokens"]] = us["transformers forward"] / us["ours forward"]
+            ratios[row["tokens"]] = theirs / us["ours forward"]
     return found
 
 
