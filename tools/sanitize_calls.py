@@ -157,6 +157,7 @@ def moe_calls() -> list[Call]:
         ]
         layers += [dict(recipe=how, sizes=(131, 0, 5), main_grads=True), *(dict(recipe=how, **kind) for kind in kinds)]
         layers.append(dict(recipe=how, sizes=(9, 0, 1), hidden=16, inner=136))
+        layers.append(dict(scales=how, with_grads=False, hidden=144, inner=136, **one_token))
     layers += [dict(with_grads=False, **kind) for kind in ({}, oai | turns, dict(weights_on="input"))]
     few = dict(with_grads=False) | one_token
     layers += [

@@ -12,12 +12,19 @@ from course_kernels.kernels.language import tl, triton
 
 
 @triton.jit
+def scales_of(scale_ptr, lines, k, there, stride_n, stride_k, SCALES: tl.constexpr):
+    """The factors of lines of a weight, for a block that begins at depth ``k``. ``there``: which lines exist."""
+    return tl.load(scale_ptr + lines // SCALES * stride_n + k // SCALES * stride_k, mask=there, other=0.0)
+
+
+@triton.jit
 def first_kernel(
-    x_ptr, ids_ptr, weights_ptr, gate_up_ptr, bias_ptr, activated_ptr, stride_xt, stride_xh, stride_it, stride_ik,
-    stride_wt, stride_wk, stride_e, stride_n, stride_h, stride_bias_e, stride_bias_n,
+    x_ptr, ids_ptr, weights_ptr, gate_up_ptr, scale_ptr, bias_ptr, activated_ptr, stride_xt, stride_xh, stride_it,
+    stride_ik, stride_wt, stride_wk, stride_e, stride_n, stride_h, stride_scale_e, stride_scale_n, stride_scale_k,
+    stride_bias_e, stride_bias_n,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, HIDDEN: tl.constexpr, INNER: tl.constexpr, FUNCTION: tl.constexpr,
     GATED: tl.constexpr, STEP: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr, SHIFT: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    SCALES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """activated[c] = activation(gate_up[e] @ x[c // TOP_K]), e being choice c's expert; nothing for ids of no expert. A
     program has BLOCK_N columns of a choice.
@@ -26,6 +33,8 @@ def first_kernel(
         x_ptr: (tokens, HIDDEN); ids_ptr, weights_ptr: (tokens, TOP_K); gate_up_ptr: (EXPERTS, GATED ? 2 * INNER :
             INNER, HIDDEN); bias_ptr: its first two extents, or None. Any strides.
         weights_ptr: multiply x, which is rounded then; None for none.
+        scale_ptr: float32 factors of gate_up: with SCALES 1 one for each line, with 128 one for each 128 lines and 128
+            of its depth, which BLOCK_K divides then; with 0 None.
         activated_ptr: (tokens * TOP_K, INNER), contiguous.
     """
     tiles = tl.cdiv(INNER, BLOCK_N)
@@ -37,7 +46,9 @@ def first_kernel(
         there = cols < INNER
         lines = cols.to(tl.int64) * (STEP if GATED else 1)
         to_up: tl.constexpr = INNER if STEP == 1 else 1
-        base = gate_up_ptr + expert * stride_e
+        base, scale = gate_up_ptr + expert * stride_e, scale_ptr
+        if SCALES:
+            scale += expert * stride_scale_e
         gate = tl.zeros((BLOCK_N, BLOCK_K), dtype=tl.float32)
         up = tl.zeros((BLOCK_N, BLOCK_K), dtype=tl.float32)
         depth = tl.arange(0, BLOCK_K)
@@ -52,15 +63,24 @@ def first_kernel(
                 weight = tl.load(weights_ptr + token * stride_wt + place * stride_wk).to(tl.float32)
                 x = (x.to(tl.float32) * weight).to(x.dtype)
             x = x.to(tl.float32)[None, :]
-            gate += of_gate.to(tl.float32) * x
+            of_gate, of_up = of_gate.to(tl.float32), of_up.to(tl.float32)
+            if SCALES > 1:
+                of_gate *= scales_of(scale, lines, k, there, stride_scale_n, stride_scale_k, SCALES)[:, None]
+                if GATED:
+                    of_up *= scales_of(scale, lines + to_up, k, there, stride_scale_n, stride_scale_k, SCALES)[:, None]
+            gate += of_gate * x
             if GATED:
-                up += of_up.to(tl.float32) * x
+                up += of_up * x
             at += BLOCK_K * stride_h
             inside = there[:, None] & (depth + BLOCK_K < HIDDEN)[None, :]
             of_gate = tl.load(at, mask=inside, other=0.0)
             of_up = tl.load(at + to_up * stride_n, mask=inside, other=0.0) if GATED else of_gate
         sums = tl.sum(gate, 1)
         up_sums = tl.sum(up, 1) if GATED else None
+        if SCALES == 1:
+            sums *= scales_of(scale, lines, 0, there, stride_scale_n, stride_scale_k, SCALES)
+            if GATED:
+                up_sums *= scales_of(scale, lines + to_up, 0, there, stride_scale_n, stride_scale_k, SCALES)
         if bias_ptr is not None:
             at_bias = bias_ptr + expert * stride_bias_e + lines * stride_bias_n
             sums += tl.load(at_bias, mask=there, other=0.0).to(tl.float32)
@@ -73,17 +93,19 @@ def first_kernel(
 
 @triton.jit
 def second_kernel(
-    activated_ptr, ids_ptr, weights_ptr, down_ptr, bias_ptr, out_ptr, stride_it, stride_ik, stride_wt, stride_wk,
-    stride_e, stride_n, stride_k, stride_bias_e, stride_bias_n,
+    activated_ptr, ids_ptr, weights_ptr, down_ptr, scale_ptr, bias_ptr, out_ptr, stride_it, stride_ik, stride_wt,
+    stride_wk, stride_e, stride_n, stride_k, stride_scale_e, stride_scale_n, stride_scale_k, stride_bias_e,
+    stride_bias_n,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, PLACES: tl.constexpr, HIDDEN: tl.constexpr, INNER: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    SCALES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """out[t] = the sum of down[e] @ activated[c] over token t's choices c: each is rounded, multiplied by its weight,
     and added in float32, in their order; then the sum is rounded. A program has BLOCK_N columns of a token.
 
     Args:
         activated_ptr: of ``first_kernel``. ids_ptr, weights_ptr: as there, or None for weights of 1.
-        down_ptr: (EXPERTS, HIDDEN, INNER); bias_ptr: (EXPERTS, HIDDEN) or None. Any strides.
+        down_ptr: (EXPERTS, HIDDEN, INNER); scale_ptr: its factors, as there; bias_ptr: (EXPERTS, HIDDEN) or None. Any
+            strides.
         out_ptr: (tokens, HIDDEN), contiguous.
         PLACES: the power of two from TOP_K on.
     """
@@ -98,16 +120,23 @@ def second_kernel(
     acc = tl.zeros((PLACES, BLOCK_N, BLOCK_K), dtype=tl.float32)
     lines = down_ptr + (expert * stride_e)[:, None] + (cols.to(tl.int64) * stride_n)[None, :]
     kept = valid[:, None] & there[None, :]
+    if SCALES:
+        of_line, of_cols = scale_ptr + (expert * stride_scale_e)[:, None], cols.to(tl.int64)[None, :]
     rows = activated_ptr + (token * TOP_K + place) * INNER
     at = lines[:, :, None] + (tl.arange(0, BLOCK_K).to(tl.int64) * stride_k)[None, None, :]
     weight = tl.load(at, mask=kept[:, :, None] & (tl.arange(0, BLOCK_K) < INNER)[None, None, :], other=0.0)
     for k in range(0, INNER, BLOCK_K):
         depth = k + tl.arange(0, BLOCK_K)
         hidden = tl.load(rows[:, None] + depth[None, :], mask=valid[:, None] & (depth < INNER)[None, :], other=0.0)
-        acc += weight.to(tl.float32) * hidden.to(tl.float32)[:, None, :]
+        weight = weight.to(tl.float32)
+        if SCALES > 1:
+            weight *= scales_of(of_line, of_cols, k, kept, stride_scale_n, stride_scale_k, SCALES)[:, :, None]
+        acc += weight * hidden.to(tl.float32)[:, None, :]
         at += BLOCK_K * stride_k
         weight = tl.load(at, mask=kept[:, :, None] & (depth + BLOCK_K < INNER)[None, None, :], other=0.0)
     result = tl.sum(acc, 2)
+    if SCALES == 1:
+        result *= scales_of(of_line, of_cols, 0, kept, stride_scale_n, stride_scale_k, SCALES)
     if bias_ptr is not None:
         at_bias = bias_ptr + (expert * stride_bias_e)[:, None] + (cols.to(tl.int64) * stride_bias_n)[None, :]
         result += tl.load(at_bias, mask=kept, other=0.0).to(tl.float32)

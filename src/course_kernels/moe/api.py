@@ -121,8 +121,8 @@ def moe_feed_forward(
         none. It computes the weights' gradients.
         With kernels the host reads nothing, so a CUDA graph of one call serves every routing of the shape.
         A layer of one token, or of so few that at most an eighth of the experts is chosen, without gradients, is two
-        kernels that multiply vectors and sort nothing; not where ``num_sms`` or ``routing`` is given, or products are
-        in float8 or have adapters.
+        kernels that multiply vectors and sort nothing; not where ``num_sms``, ``routing``, ``lora`` or ``fp8_recipe``
+        is given. Of float8 weights they read float8, and round neither x nor the activation to it.
         ``torch.compile`` and ``torch.export`` see the operators ``torch.ops.course_kernels.moe_routing`` and
         ``moe_feed_forward`` (``moe_feed_forward_lora`` with adapters, ``moe_feed_forward_fp8`` in float8), or for few
         tokens ``moe_feed_forward_few`` alone. Selective checkpointing may keep the latter ones. ``FlopCounterMode``
@@ -151,12 +151,13 @@ def moe_feed_forward(
             backend=backend, num_sms=num_sms,
         )  # fmt: skip
     key = None
-    if not is_compiling() and main_grads is lora is gate_up_scale is down_scale is fp8_recipe is routing is ep is None:
+    scales = gate_up_scale, down_scale
+    if not is_compiling() and main_grads is lora is fp8_recipe is routing is ep is None:
         given = Operands(x, gate_up, down, top_k_weights, gate_up_bias, down_bias)
-        key = key_of(given, top_k_index, activation, concatenated, weights_on, backend, num_sms)
+        key = key_of(given, top_k_index, scales, activation, concatenated, weights_on, backend, num_sms)
         plan = key and plans.get(key)
         if plan is not None:
-            return feed_forward_planned(given, top_k_index, plan)
+            return feed_forward_planned(given, top_k_index, plan, scales)
     factors = factors_of(lora)
     tensors = (x, gate_up, down, top_k_weights, gate_up_bias, down_bias, gate_up_scale, down_scale, *factors)
     if has_overrides(*tensors, top_k_index) and not is_compiling():
@@ -218,10 +219,10 @@ def moe_feed_forward(
         checks.check_routing(routing, top_k_weights, experts)
     if not is_compiling() and any(each is not None and each.is_neg() for each in given):
         given = Operands(*(None if each is None else each.resolve_neg() for each in given))
-    if routing is main_grads is lora is float8 is None and few_tokens.fits(given, top_k_index, form):
-        out = feed_forward_few(given, top_k_index, form)
+    if routing is main_grads is lora is fp8_recipe is None and few_tokens.fits(given, top_k_index, form):
+        out = feed_forward_few(given, top_k_index, form, scales)
         if key is not None:
-            remember(key, given, top_k_index, form)
+            remember(key, given, top_k_index, form, scales)
         return out
     routing = route(top_k_index, experts, backend) if routing is None else routing
     operands = given._replace(weights=given.weights.float().contiguous())

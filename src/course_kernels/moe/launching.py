@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from course_kernels import runtime
+from course_kernels.dtypes import FP8
 from course_kernels.engine.plans import PlanCache
 from course_kernels.engine.relaunch import Relaunch
 
@@ -103,8 +104,11 @@ def _with_tokens(arguments: dict[str, Any], tokens: int | None) -> dict[str, Any
 
 
 def _interpret(module, name, programs, tokens, arguments, tensors) -> None:
-    """Interpret the kernel on float32 copies of bfloat16 tensors, whose bits the interpreter takes for integers."""
-    copies = {key: _widened(each) for key, each in tensors.items() if each.dtype == torch.bfloat16}
+    """Interpret the kernel on float32 copies of bfloat16 tensors, whose bits the interpreter takes for integers, and of
+    float8 ones that it reads, whose NaN it takes for 480; "q" is what it writes."""
+    wide = {key: each for key, each in tensors.items() if each.dtype == torch.bfloat16}
+    wide |= {key: each for key, each in tensors.items() if each.dtype == FP8 and key != "q_ptr"}
+    copies = {key: _widened(each) for key, each in wide.items()}
     with runtime.interpreting():
         _kernel(module, name)[(programs,)](**_with_tokens(arguments | copies, tokens))
     for key, copy in copies.items():

@@ -28,13 +28,14 @@ from course_kernels.engine.scaling import UNSCALED
 from course_kernels.engine.signature import forms_of
 from course_kernels.kernels.codes import Activation
 from course_kernels.moe import few_tokens, layer, steps
+from course_kernels.moe.few_tokens import Scales
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.routing import Routing, Sorting
 
 plans = PlanCache()
 
 
-def key_of(operands: Operands, ids, *options) -> Hashable:
+def key_of(operands: Operands, ids, scales, *options) -> Hashable:
     """Make the key of a plan from arguments that may be unchecked: everything of them that a call depends on, except
     values and addresses.
 
@@ -42,7 +43,7 @@ def key_of(operands: Operands, ids, *options) -> Hashable:
         None where no plan serves: a mode, a transform, autocast or a profiler has to see the call, an argument is no
         ordinary tensor with memory, or an option cannot be hashed.
     """
-    if is_intercepted() or is_profiling() or is_any_autocast_enabled() or has_overrides(*operands, ids):
+    if is_intercepted() or is_profiling() or is_any_autocast_enabled() or has_overrides(*operands, ids, *scales):
         return None
     activation = options[0]
     # With their types: 1 equals True, but where the checks want a bool they refuse 1.
@@ -50,7 +51,9 @@ def key_of(operands: Operands, ids, *options) -> Hashable:
     if type(activation) is Activation:
         key += map(type, activation)
     try:
-        forms = forms_of(*operands, ids)
+        if scales != (None, None):  # float8 weights that ask for gradients are refused
+            key += [each.requires_grad for each in (operands.gate_up, operands.down, *scales)]
+        forms = forms_of(*operands, ids, *scales)
         if forms is None:
             return None
         key = *key, forms, operands.x.dtype == torch.float32 and runtime.allows_tf32()
@@ -60,10 +63,11 @@ def key_of(operands: Operands, ids, *options) -> Hashable:
     return key
 
 
-def remember(key: Hashable, operands: Operands, ids: Tensor, form: Form) -> None:
-    """Keep a plan for what was checked and computed, where there is one."""
+def remember(key: Hashable, operands: Operands, ids: Tensor, form: Form, scales: Scales = (None, None)) -> None:
+    """Keep a plan for what was checked and computed, where there is one. ``scales``: of float8 weights, which only few
+    tokens have a plan for."""
     if few_tokens.fits(operands, ids, form):
-        plans.put(key, few_tokens.FewTokens(operands, ids, form))
+        plans.put(key, few_tokens.FewTokens(operands, ids, form, scales))
     elif not layer.runs_in_torch(operands, form) and layer.is_fused(operands, form, ids.numel()):
         plans.put(key, LayerPlan(operands, ids, form, wants_grad(*operands)))
 
@@ -94,7 +98,9 @@ class LayerPlan:
             operands = operands._replace(weights=operands.weights.float().contiguous())
         return operands, Routing(*self._sorting(ids))
 
-    def forward(self, operands: Operands, routing: Routing) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, operands: Operands, routing: Routing, scales: Scales = (None, None)
+    ) -> tuple[Tensor, Tensor | None]:
         """Do what ``layer.forward`` does. Nothing is recorded for autograd where the operands ask for no gradient."""
         x, gate_up, down, weights, gate_up_bias, down_bias = operands
         ends, form = routing.ends, self.form

@@ -17,7 +17,7 @@ from course_kernels.contexts import (
 from course_kernels.moe import layer
 from course_kernels.moe.activations import decode, encode
 from course_kernels.moe.checks import check_main_grads, check_operands
-from course_kernels.moe.few_tokens import FewTokens
+from course_kernels.moe.few_tokens import FewTokens, Scales
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.layer_plan import LayerPlan
 from course_kernels.moe.routing import Routing
@@ -41,26 +41,26 @@ def feed_forward(operands: Operands, routing: Routing, form: Form) -> Tensor:
     return torch.ops.course_kernels.moe_feed_forward(*operands, *routing, *encoded(form), keep)[0]
 
 
-def feed_forward_few(operands: Operands, ids: Tensor, form: Form) -> Tensor:
+def feed_forward_few(operands: Operands, ids: Tensor, form: Form, scales: Scales = (None, None)) -> Tensor:
     """Compute a checked layer that fits ``few_tokens``, in any of torch's contexts."""
-    if is_plain(*operands, ids) and not is_profiling():
-        return FewTokens(operands, ids, form).forward(operands, ids)[0]
+    if is_plain(*operands, ids, *scales) and not is_profiling():
+        return FewTokens(operands, ids, form, scales).forward(operands, ids, scales)[0]
     refuse_transforms("grouped_mm")
     if not is_compiling():
         flops.register(_flops())
-    return torch.ops.course_kernels.moe_feed_forward_few(*operands, ids, *encoded(form))
+    return torch.ops.course_kernels.moe_feed_forward_few(*operands, ids, *scales, *encoded(form))
 
 
-def feed_forward_planned(operands: Operands, ids: Tensor, plan: LayerPlan | FewTokens) -> Tensor:
+def feed_forward_planned(operands: Operands, ids: Tensor, plan: LayerPlan | FewTokens, scales: Scales) -> Tensor:
     """Compute a layer whose arguments have the key of a plan."""
     index = operands.x.device.index
     if index is not None and index != torch._C._cuda_getDevice():
         with torch.cuda.device(index):
-            return feed_forward_planned(operands, ids, plan)
+            return feed_forward_planned(operands, ids, plan, scales)
     operands, routing = plan.prepare(operands, ids)
     if plan.keep:
         return _Layer.apply(*operands, *routing, plan.form, None, plan)
-    return plan.forward(operands, routing)[0]
+    return plan.forward(operands, routing, scales)[0]
 
 
 def feed_forward_collecting(operands: Operands, routing: Routing, form: Form, main_grads) -> Tensor:
@@ -154,7 +154,8 @@ FORM = "str activation, bool interleaved, bool on_input, str backend, int? num_s
 TAGS = (torch.Tag.pt2_compliant_tag,)
 _library = torch.library.Library("course_kernels", "FRAGMENT")
 _library.define(f"moe_feed_forward({OPERANDS}, {ROUTED}, {FORM}, bool keep) -> (Tensor, Tensor)", tags=TAGS)
-_library.define(f"moe_feed_forward_few({OPERANDS}, Tensor top_k_index, {FORM}) -> Tensor", tags=TAGS)
+_FEW = f"{OPERANDS}, Tensor top_k_index, Tensor? gate_up_scale, Tensor? down_scale, {FORM}"
+_library.define(f"moe_feed_forward_few({_FEW}) -> Tensor", tags=TAGS)
 _library.define(
     f"moe_feed_forward_backward(Tensor grad, {OPERANDS}, Tensor pre, {ROUTED}, {FORM}, bool[] needs) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
@@ -281,8 +282,8 @@ implement(
 
 
 def _few(*arguments) -> Tensor:
-    operands, ids, form = Operands(*arguments[:6]), arguments[6], decoded(*arguments[7:])
-    return FewTokens(operands, ids, form).forward(operands, ids)[0]
+    operands, ids, scales = Operands(*arguments[:6]), arguments[6], arguments[7:9]
+    return FewTokens(operands, ids, decoded(*arguments[9:]), scales).forward(operands, ids, scales)[0]
 
 
 _library.impl("moe_feed_forward_few", _few, "CompositeExplicitAutograd")

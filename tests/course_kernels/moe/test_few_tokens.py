@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_kernels import runtime
+from course_kernels import quantize_128x128, runtime
+from course_kernels.dtypes import FP8
+from course_kernels.fp8.lines import quantize_lines
 from course_kernels.moe import api, few_tokens
 from course_kernels.moe.activations import activation_of, encode
 from course_kernels.moe.form import Form, Operands
@@ -120,13 +122,58 @@ def test_a_warm_call_checks_nothing(few, monkeypatch):
     assert len(few) == 2
 
 
+# ---- float8 weights
+
+
+def in_float8(made, how: str, transposed: bool = False):
+    """The layer with float8 weights and their factors, and the same weights in float64."""
+    wide, options = made.exact(), {}
+    for name in ("gate_up", "down"):
+        weight = made.tensors[name].cpu()
+        values, scale = quantize_lines(weight, FP8) if how == "rows" else quantize_128x128(weight, backend="torch")
+        spread = scale[:, :, None] if how == "rows" else scale.repeat_interleave(128, 1).repeat_interleave(128, 2)
+        wide.tensors[name] = (values.double() * spread[:, : weight.shape[1], : weight.shape[2]]).to(DEVICE)
+        values = values.mT.contiguous().mT if transposed else values
+        made.tensors[name], options[f"{name}_scale"] = values.to(DEVICE), scale.to(DEVICE)
+    made.options |= options
+    return made, wide
+
+
+@pytest.mark.parametrize("how", ["rows", "blocks"])
+@pytest.mark.parametrize(
+    "options, sizes, transposed",
+    [
+        ({}, (1, 3, 9, 300, 140), False), (dict(bias=True, concatenated=False), (2, 1, 17, 136, 264), False),
+        (dict(activation="relu2", weights_on="input"), (1, 2, 4, 40, 300), True),
+    ],
+)  # fmt: skip
+def test_float8_weights_and_tokens_that_are_not_rounded(how, options, sizes, transposed, few):
+    made, exact = in_float8(layer_of(*sizes, **options), how, transposed)
+    wanted = oracle(exact)
+    for _ in range(2):
+        assert_near(made(), wanted, torch.float32)
+    assert len(few) == 2
+
+
+def test_factors_of_another_form_have_no_stale_plan(few):
+    """Wide ones; and those that ask for a gradient are refused in a warm call, too."""
+    made, exact = in_float8(layer_of(1, 3, 9, 300, 140), "blocks")
+    made()
+    scale = made.options["gate_up_scale"]
+    made.options["gate_up_scale"] = scale.repeat_interleave(2, dim=2)[:, :, ::2]
+    assert_near(made(), oracle(exact), torch.float32)
+    made.options["gate_up_scale"] = scale.clone().requires_grad_()
+    with torch.no_grad(), pytest.raises(TypeError, match="gate_up_scale requires a gradient"):
+        made()
+
+
 # ---- as torch sees it
 
 
 def operator(bias: bool) -> tuple:
     made = make(1, bias=bias)
     form = Form(activation_of("swiglu"), backend="triton")
-    return *(made.tensors.get(name) for name in NAMES), made.ids, encode(form.activation), *form[1:]
+    return *(made.tensors.get(name) for name in NAMES), made.ids, None, None, encode(form.activation), *form[1:]
 
 
 @pytest.mark.parametrize("bias", [False, True])
