@@ -295,7 +295,7 @@ def test_memory_that_was_freed_has_no_key():
     size = storage.size()
     storage.resize_(0)
     given, _ = calls(made)
-    assert layer_plan.key_of(Operands(*given[:3], given[4]), given[3], "swiglu") is None
+    assert layer_plan.key_of(Operands(*given[:3], given[4]), given[3], (None, None), "swiglu") is None
     storage.resize_(size)
 
 
