@@ -16,7 +16,7 @@ from course_kernels.distributed.overlap import overlapped
 from course_kernels.distributed.plan import Plan
 from course_kernels.distributed.transports.all_to_all import AllToAll
 from course_kernels.distributed.transports.symmetric import Symmetric
-from course_kernels.moe.parallel import Layer
+from course_kernels.moe.parallel import Forward, Layer
 from course_kernels.moe.routing import check_ids
 from course_kernels.schedule import Cluster, ExpertLayer, LayerTime, layer_time
 from course_kernels.validation import check_dense
@@ -159,11 +159,14 @@ class ExpertParallel:
             top_k_index: int32 or int64 (T, k), ids of all ranks' experts. Others, such as a sentinel, count nothing.
                 k is the same on all ranks, T is not.
         """
+        return self._plan(top_k_index, None)
+
+    def _plan(self, top_k_index: Tensor, x: Tensor | None) -> Plan:
         check_ids(top_k_index, self.num_experts)
         if not top_k_index.shape[1]:
             raise ValueError(f"top_k_index must have at least one column, got shape {tuple(top_k_index.shape)}")
         with torch.no_grad():
-            return self.transport.plan(settled(top_k_index))
+            return self.transport.plan(settled(top_k_index), x)
 
     @runtime.outside_graphs("expert parallelism, whose splits the host reads, runs between two graphs")
     def dispatch(
@@ -185,6 +188,12 @@ class ExpertParallel:
             TypeError, ValueError: naming the argument, what it got and what it wants; before anything is sent.
             RuntimeError: another rank did not make the call in time.
         """
+        plan = self._planned(x, top_k_index, top_k_weights, plan)
+        rows, weights = dispatch(x, top_k_weights.float(), self.transport, plan)
+        return Dispatched(rows, Choices(plan.local_index, weights, plan.routing), plan)
+
+    def _planned(self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, plan: Any) -> Plan:
+        """The plan of a checked call of ``dispatch``."""
         check_dense("x", x)
         check_dense("top_k_weights", top_k_weights)
         if x.dim() != 2:
@@ -201,10 +210,7 @@ class ExpertParallel:
                 f"x and top_k_weights must be of the tokens of top_k_index or plan, (T, k) = {shape}, got shapes "
                 f"{tuple(x.shape)} and {tuple(top_k_weights.shape)}"
             )
-        if plan is None:
-            plan = self.plan(top_k_index)
-        rows, weights = dispatch(x, top_k_weights.float(), self.transport, plan)
-        return Dispatched(rows, Choices(plan.local_index, weights, plan.routing), plan)
+        return self._plan(top_k_index, x) if plan is None else plan
 
     @runtime.outside_graphs("expert parallelism, whose splits the host reads, runs between two graphs")
     def combine(self, y: Tensor, handle: Plan) -> Tensor:
@@ -229,11 +235,16 @@ class ExpertParallel:
         return combine(y, self.transport, handle)
 
     def feed_forward(
-        self, layer: Layer, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, plan: Any = None
-    ) -> Tensor:
-        """Apply ``layer(rows, weights, routing)`` between ``dispatch`` and ``combine``, to one chunk after another."""
+        self, layer: Layer, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, plan: Any = None,
+        forward: Forward | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Apply ``layer(rows, weights, routing)`` between ``dispatch`` and ``combine``, to one chunk after another.
+        Where ``forward`` is given and there is one chunk, the transport applies that instead."""
         if plan is None and self.chunks > 1:
             return overlapped(self, layer, x, settled(top_k_index), top_k_weights, self.chunks)
+        if forward is not None:
+            plan = self._planned(x, top_k_index, top_k_weights, plan)
+            return self.transport.through(forward, x, top_k_weights.float(), plan)
         rows, choices, handle = self.dispatch(x, top_k_index, top_k_weights, plan=plan)
         return self.combine(layer(rows, choices.weights, choices.routing), handle)
 

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from course_kernels.distributed.plan import Plan
 from course_kernels.moe import Routing
+from course_kernels.moe.parallel import Forward
 
 
 class Choices(NamedTuple):
@@ -29,24 +30,23 @@ class Choices(NamedTuple):
 class Transport(Protocol):
     """A way between ranks."""
 
-    def plan(self, top_k_index: Tensor) -> Plan:
-        """Route tokens, and agree with all ranks on it."""
+    def plan(self, top_k_index: Tensor, x: Tensor | None = None) -> Plan:
+        """Route tokens, and agree with all ranks on it; and on the form of x, where the host waits for them."""
         ...
 
-    def scatter(self, x: Tensor, plan: Plan) -> Tensor:
-        """Send tokens (T, H) to their ranks: (R, H), the rows that have arrived here."""
+    def scatter(self, x: Tensor, weights: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor | None]:
+        """Send tokens (T, H) to their ranks: (R, H), the rows that have arrived here. And float32 weights (T, k) along,
+        if given: (R, k), 0 for choices of other ranks."""
         ...
 
-    def collect(self, rows: Tensor, plan: Plan) -> Tensor:
-        """Return rows (R, H) to their tokens' ranks and sum each token's: (T, H)."""
+    def collect(self, rows: Tensor | None, values: Tensor | None, plan: Plan) -> tuple[Tensor | None, Tensor | None]:
+        """Return rows (R, H) to their tokens' ranks and sum each token's: (T, H). And float32 values (R, k) to their
+        choices: (T, k). All ranks give both, or the same one of them."""
         ...
 
-    def scatter_weights(self, weights: Tensor, plan: Plan) -> Tensor:
-        """Send float32 weights (T, k) along: (R, k), 0 for choices of other ranks."""
-        ...
-
-    def collect_weights(self, values: Tensor, plan: Plan) -> Tensor:
-        """Return float32 values (R, k) to their choices: (T, k)."""
+    def through(self, forward: Forward, x: Tensor, weights: Tensor, plan: Plan) -> Tensor:
+        """Send tokens (T, H) and weights, apply a layer where they arrive, and return its results as ``collect`` does.
+        Without gradients."""
         ...
 
 
@@ -56,15 +56,14 @@ class _Dispatch(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weights, transport: Transport, plan: Plan):
         ctx.transport, ctx.plan = transport, plan
-        return transport.scatter(settled(x), plan), transport.scatter_weights(settled(weights), plan)
+        return transport.scatter(settled(x), settled(weights), plan)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_rows, grad_weights):
         needs_x, needs_weights, *_ = ctx.needs_input_grad
-        x = ctx.transport.collect(settled(grad_rows), ctx.plan) if needs_x else None
-        weights = ctx.transport.collect_weights(settled(grad_weights), ctx.plan) if needs_weights else None
-        return x, weights, None, None
+        rows, values = settled(grad_rows) if needs_x else None, settled(grad_weights) if needs_weights else None
+        return *ctx.transport.collect(rows, values, ctx.plan), None, None
 
 
 class _Combine(torch.autograd.Function):
@@ -73,12 +72,12 @@ class _Combine(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, transport: Transport, plan: Plan):
         ctx.transport, ctx.plan = transport, plan
-        return transport.collect(settled(rows), plan)
+        return transport.collect(settled(rows), None, plan)[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        return ctx.transport.scatter(settled(grad), ctx.plan), None, None
+        return ctx.transport.scatter(settled(grad), None, ctx.plan)[0], None, None
 
 
 def dispatch(x: Tensor, weights: Tensor, transport: Transport, plan: Plan) -> tuple[Tensor, Tensor]:

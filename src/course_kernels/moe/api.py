@@ -22,16 +22,22 @@ from course_kernels.dtypes import FP8
 from course_kernels.engine.checks import Backend
 from course_kernels.fp8.training import Recipe
 from course_kernels.kernels.codes import Activation
-from course_kernels.moe import checks, few_tokens, fp8_ops
+from course_kernels.moe import checks, few_tokens, fp8_layer, fp8_ops, layer
 from course_kernels.moe.activations import activation_of
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.fp8_checks import check_float8
 from course_kernels.moe.layer_plan import key_of, plans, remember
 from course_kernels.moe.lora import Lora, cast_adapters, check_lora, factors_of, local, named
 from course_kernels.moe.lora_ops import feed_forward_adapted
-from course_kernels.moe.parallel import Parallel
+from course_kernels.moe.parallel import Combine, Parallel
 from course_kernels.moe.routing import Routing, route
-from course_kernels.moe.torch_ops import feed_forward, feed_forward_collecting, feed_forward_few, feed_forward_planned
+from course_kernels.moe.torch_ops import (
+    feed_forward,
+    feed_forward_collecting,
+    feed_forward_few,
+    feed_forward_planned,
+    needs_kernels_alone,
+)
 
 
 def moe_feed_forward(
@@ -210,7 +216,14 @@ def moe_feed_forward(
                 backend=backend, num_sms=num_sms,
             )  # fmt: skip
 
-        return ep.feed_forward(here, x, top_k_index, top_k_weights, plan=routing)
+        def forward(rows: Tensor, weights: Tensor, routing: Routing, combine: Combine) -> Tensor:
+            operands = given._replace(x=rows, weights=weights)
+            if float8 is None:
+                return layer.forward(operands, routing, form, keep=False, combine=combine)[0]
+            return fp8_layer.forward(operands, float8, routing, form, keep=False, combine=combine)[0]
+
+        alone = lora is None and needs_kernels_alone(given, form)
+        return ep.feed_forward(here, x, top_k_index, top_k_weights, plan=routing, forward=forward if alone else None)
     experts = gate_up.shape[0]
     if routing is None:
         checks.check_choices(top_k_index, top_k_weights, experts)

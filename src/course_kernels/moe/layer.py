@@ -32,6 +32,7 @@ from course_kernels.engine.signature import forms_of
 from course_kernels.moe import steps, torch_layer
 from course_kernels.moe.form import Form, Gradients, Operands
 from course_kernels.moe.lora import Adapter, Adapters
+from course_kernels.moe.parallel import Combine
 from course_kernels.moe.routing import Routing
 from course_kernels.packed.checks import check_call, problem_of
 from course_kernels.packed.group_sums import group_sums
@@ -67,12 +68,15 @@ def is_fused(operands: Operands, form: Form, count: int, adapted: bool = False) 
 
 @torch.no_grad()
 def forward(
-    operands: Operands, routing: Routing, form: Form, keep: bool, adapters: Adapters | None = None
+    operands: Operands, routing: Routing, form: Form, keep: bool, adapters: Adapters | None = None,
+    combine: Combine = steps.combine,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Compute the layer. It stores the thin rows of ``adapters`` in these.
+    """Compute the layer. It stores the thin rows of ``adapters`` in these. ``combine`` is the last step of kernels;
+    torch sums on its own.
 
     Returns:
-        The result (T, H); and the activation's argument (T * k, N) where ``keep``, else an empty tensor.
+        The result (T, H), or what ``combine`` returns; and the activation's argument (T * k, N) where ``keep``, else an
+        empty tensor.
     """
     if runs_in_torch(operands, form):
         return torch_layer.forward(operands, routing, form, adapters), operands.x.new_empty(0)
@@ -97,7 +101,7 @@ def forward(
     if adapters is not None:
         adapters.thin = [each and each.left for each in (added, added_last)]
     result = _multiply(hidden, down.mT, routing.ends, form, down_bias, added=added_last)
-    out = steps.combine(result, routing, tokens, None if form.on_input else weights)
+    out = combine(result, routing, tokens, None if form.on_input else weights)
     return out, pre if keep else x.new_empty(0)
 
 

@@ -51,6 +51,14 @@ def feed_forward_few(operands: Operands, ids: Tensor, form: Form) -> Tensor:
     return torch.ops.course_kernels.moe_feed_forward_few(*operands, ids, *encoded(form))
 
 
+def needs_kernels_alone(operands: Operands, form: Form) -> bool:
+    """Whether a call is no more than a layer's ``forward`` by kernels: nobody asks for gradients, and nothing has to
+    see the operator."""
+    if not is_plain(*operands) or wants_grad(*operands) or layer.runs_in_torch(operands, form):
+        return False
+    return not any(each is not None and each.is_neg() for each in operands)
+
+
 def feed_forward_planned(operands: Operands, ids: Tensor, plan: LayerPlan | FewTokens) -> Tensor:
     """Compute a layer whose arguments have the key of a plan."""
     index = operands.x.device.index
