@@ -126,7 +126,7 @@ class Symmetric:
             ends.append(-(-(ends[-1] + size) // 16) * 16)
         device = next(iter(likes.values())).device
         if self.memory is None or self.memory.numel() < ends[-1]:
-            if torch.cuda.is_current_stream_capturing():
+            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 raise RuntimeError("ExpertParallel: a graph cannot allocate: run the layer once before you capture it")
             self._agree(likes, device)
             self._allocate(ends[-1], device)

@@ -189,9 +189,7 @@ def test_what_is_interpreted_compiles_for_hopper_without_spills(monkeypatch):
     def note(module, name, programs, tokens, arguments, tensors):
         given = launching._with_tokens(arguments, tokens)
         signature, constants, divisible = specialize(launching._kernel(module, name), given)
-        builds[name, str(constants)] = Build(
-            f"course_kernels.kernels.{module}:{name}", signature, constants, divisible
-        )
+        builds[name, str(constants)] = Build(f"course_kernels.kernels.{module}:{name}", signature, constants, divisible)
 
     world = World(SIZES[-1])
     sends, routing = world.sends[0], world.routings[0]
