@@ -53,7 +53,8 @@ class ExpertParallel:
         num_experts: E, of all ranks together; a multiple of the number of ranks.
         transport: "all_to_all" uses ``all_to_all_single``, on NCCL or gloo, and reads the counts of tokens on the host,
             once a layer. "auto" is the same. "symmetric" is for GPUs that reach each other's memory (NVLink): kernels
-            put and fetch rows, the host reads nothing, and a CUDA graph captures the layer once it has run.
+            write rows into other ranks' memory, the host reads nothing, and a CUDA graph captures the layer once it has
+            run.
         max_tokens: with "symmetric", the most tokens that a rank has in a call; the same on all ranks.
         chunks: into how many parts ``feed_forward`` cuts a rank's tokens, the same on all ranks. Exchanges run on a
             second stream, so one part is on the wire while another is computed; products leave 16 SMs to them, unless
@@ -75,8 +76,11 @@ class ExpertParallel:
         ``set_force_sum_reduction_for_comms(True)`` of each of its modules), and divide the loss by the ranks.
         Beside rows there travel 8 bytes for each choice, k a row. A layer's buffers: the sends (at most
         min(k, ranks) * T rows of H), the rows that arrive, and a result for each. With "symmetric": one buffer of
-        ranks * max_tokens rows, shared by all calls; as many rows that arrive and results, whether filled or not; and
-        the layer's own buffers for ranks * max_tokens * min(k, E / ranks) choices. Unfilled rows are never read.
+        ranks * max_tokens rows and their weights, shared by all calls; and the layer's own buffers for
+        ranks * max_tokens * min(k, E / ranks) choices. With gradients, chunks or adapters, or from ``dispatch``, also a
+        copy of the rows that arrive and as many results. Unfilled rows are never read.
+        All ranks have the same dtype and width of x. "all_to_all" checks it whenever it plans with x, "symmetric" only
+        where it allocates its buffer.
 
     Examples:
         >>> from course_kernels.distributed import ExpertParallel  # doctest: +SKIP
@@ -185,7 +189,7 @@ class ExpertParallel:
             float32, rounded once.
 
         Raises:
-            TypeError, ValueError: naming the argument, what it got and what it wants; before anything is sent.
+            TypeError, ValueError: naming the argument, what it got and what it wants; before rows are sent.
             RuntimeError: another rank did not make the call in time.
         """
         plan = self._planned(x, top_k_index, top_k_weights, plan)
