@@ -16,9 +16,10 @@ from course_kernels.distributed.transports import peers
 from course_kernels.distributed.transports.peers import Peers
 from course_kernels.dtypes import FP8
 from course_kernels.fp8.lines import quantize_lines
-from course_kernels.moe import ACTIVATIONS, Lora
+from course_kernels.moe import ACTIVATIONS, Lora, Routing
 from course_kernels.moe import moe_feed_forward as judged_by
 from course_kernels.moe.lora import NAMES as ADAPTERS
+from course_kernels.moe.steps import combine
 from course_kernels.testing.tolerance import compare, compare_exact
 
 # Roundings happen in the same places with kernels and by torch alone. Sums have another order, so a number may be
@@ -189,7 +190,7 @@ class Route(Call):
 
 @dataclass(frozen=True)
 class Journey(Call):
-    """The plan of a dispatch, and the rows' way into other ranks' memory and back. One process has the memory of all
+    """The plan of a dispatch, and the rows' way into other ranks' memory and home. One process has the memory of all
     ranks, and launches each rank's kernels in turn. sizes: tokens of each rank; local: experts of each."""
 
     api = "expert_parallel"
@@ -219,18 +220,72 @@ class Journey(Call):
         self._put(memory, given["x"], tokens, plans, by_token=True)
         self._put(memory, weights, sent, plans, by_token=False, fill=0)
         self._put(memory, found_ids, ids, plans, by_token=False, fill=-1)
-        views = self._peers(
-            [memory.give("rows", each.to(memory.device)) for each in self._arrived(tokens, plans, torch.nan)], memory
-        )
-        for size, rows, view, (sends, wanted) in zip(self.sizes, tokens, views, plans):
-            out = memory.result("out", (size, self.columns), self.dtype)
-            peers.fetch_sum(out, sends, view)
-            same(out, total(rows, wanted.routing, size), "sums of rows that came back")
-        views = self._peers(
-            [memory.give("values", each.to(memory.device)) for each in self._arrived(sent, plans, torch.nan)], memory
-        )
-        for values, view, (sends, wanted) in zip(sent, views, plans):
-            same(peers.fetch(sends, view), to_choices(values, wanted, "torch"), "values that came back")
+        self._return(memory, self._arrived(ids, plans, -1), plans, backend)
+
+    def _return(self, memory: Memory, arrived, plans, backend: str) -> None:
+        """The way home: of a row and of values for each token that has arrived, and of the sums of experts' rows."""
+        routings, results, experts, summed, values, factors = [], [], [], [], [], []
+        for ids in arrived:
+            given = memory.give("ids that arrived", ids.to(memory.device))
+            routings.append(Routing.of(given, self.local, backend=backend))
+            filled, count = (ids >= 0).any(1)[:, None].to(memory.device), ids.numel()
+            for found, columns, dtype in ((results, self.columns, self.dtype), (values, self.top_k, torch.float32)):
+                drawn = memory.numbers((len(ids), columns), dtype).masked_fill(~filled, torch.nan)
+                found.append(memory.give("results", drawn, self.layout))
+            rows = memory.numbers((count, self.columns), self.dtype)
+            rows[routings[-1].ends[-1] :] = torch.nan
+            experts.append(memory.give("rows of experts", rows))
+            weights = memory.factors(ids.shape).masked_fill(given < 0, torch.nan)
+            factors.append(memory.give("factors", weights))
+            summed.append(combine(experts[-1], routings[-1], len(ids), factors[-1]))
+        homes = [peers.returning(sends, self.most) for sends, _ in plans]
+        for home, (_, sends) in zip(homes, plans):
+            self._judge_places(home.routing.rows, sends.routing.rows, sends.routing.ends)
+            self._judge_places(home.carriers, sends.carriers, sends.routing.ends)
+        there, returned = self._push(memory, results, results, routings, plans), self._returned(results, plans)
+        for size, home, held, (_, sends), rows in zip(self.sizes, homes, there, plans, returned):
+            same(total(held, home.routing, size), total(rows, sends.routing, size), "sums of rows that came back")
+        there, returned = self._push(memory, values, values, routings, plans), self._returned(values, plans)
+        for home, held, (_, sends), rows in zip(homes, there, plans, returned):
+            same(to_choices(held, home, backend), to_choices(rows, sends, "torch"), "values that came back")
+        self._push(memory, experts, summed, routings, plans, factors)
+
+    def _judge_places(self, found: Tensor, sends: Tensor, ends: Tensor) -> None:
+        """Check the rows where sends come home; ends of each rank's sends."""
+        rank = torch.bucketize(sends, ends, right=True)
+        starts = torch.cat([ends.new_zeros(1), ends])
+        same(found, torch.where(sends < 0, -1, sends - starts[rank] + rank * self.most).int(), "places of sends")
+
+    def _push(self, memory: Memory, rows, wanted, routings, plans, weights=None) -> list[Tensor]:
+        """Push each rank's rows home; with ``weights`` the sums of experts' rows. Compare with what is ``wanted`` of
+        the tokens that have arrived. Returns all ranks' memory."""
+        there = [
+            memory.result(f"memory of rank {rank}", wanted[0].shape, wanted[0].dtype) for rank in range(len(plans))
+        ]
+        expected = [each.clone().cpu() for each in there]
+        for rank, view in enumerate(self._peers(there, memory)):
+            if weights is None:
+                peers.push(rows[rank], routings[rank], view)
+            else:
+                peers.push(rows[rank], routings[rank], view, of_experts=True, weights=weights[rank])
+        for home, part in enumerate(expected):
+            for rank, each in enumerate(wanted):
+                count = self._count(plans, home, rank)
+                part[rank * self.most :][:count] = each[home * self.most :][:count].cpu()
+            same(there[home], part, f"memory of rank {home}")
+        return there
+
+    def _returned(self, rows, plans) -> list[Tensor]:
+        """For each rank, the rows of its sends at their ranks, in their order, on the CPU."""
+        ranks = range(len(plans))
+        return [
+            torch.cat([rows[rank][home * self.most :][: self._count(plans, home, rank)].cpu() for rank in ranks])
+            for home in ranks
+        ]
+
+    def _count(self, plans, source: int, rank: int) -> int:
+        """How many tokens a rank sends to another."""
+        return int(plans[source][1].counts[rank, 0])
 
     def _plan(self, memory: Memory, rank: int, backend: str) -> tuple[Sends, Sends]:
         """The sends of a rank, compared with those by torch; and these, on the CPU."""
@@ -256,11 +311,6 @@ class Journey(Call):
             peers.put(each, sends, view, by_token=by_token, fill=fill)
         for rank, expected in enumerate(self._arrived(wanted, plans, fill, before)):
             same(there[rank], expected, f"memory of rank {rank}")
-
-    def _offered(self, memory: Memory, name: str, rows, plans) -> list[Peers]:
-        """All ranks' memory with the rows of sends. What no send has filled is NaN."""
-        arrived = self._arrived(rows, plans, torch.nan)
-        return self._peers([memory.give(name, each.to(memory.device)) for each in arrived], memory)
 
     def _arrived(self, rows, plans, fill: float | None, memory: list[Tensor] | None = None) -> list[Tensor]:
         """Each rank's ``memory`` after all ranks' rows of sends are put there, on the CPU; by default new memory."""

@@ -417,11 +417,12 @@ for how in ("drawn again", "plan kept"):
 #
 # ## The production code
 #
-# `sends_of` finds the sends, on the device. Over NVLink, kernels put rows into the memory of other GPUs and fetch them
-# from there, and the host reads nothing.
+# `sends_of` finds the sends, on the device. Over NVLink, `put_kernel` writes tokens into the memory of other GPUs, and
+# `push_kernel` writes the results home. A forward without gradients sums each token's rows of experts on the way. The
+# host reads nothing.
 
 # %%
-display(fold(plan.sends_of), fold(peers.put_kernel), fold(peers.fetch_sum_kernel))
+display(fold(plan.sends_of), fold(peers.put_kernel), fold(peers.push_kernel))
 
 # %% [markdown]
 # ## Try it

@@ -164,7 +164,7 @@ def wrong(function):
 SIDES = [(FeedForward(), ck, "moe_feed_forward"), (FeedForward(with_grads=False), ck, "moe_feed_forward")]
 SIDES += [(FeedForward(recipe="rowwise"), ck, "moe_feed_forward"), (Route(), Routing, "of")]
 SIDES += [(Journey(), moe_calls, name) for name in ("sends_of", "of_choices", "to_choices")]
-SIDES += [(Journey(), peers, name) for name in ("fetch_sum", "fetch")]
+SIDES += [(Journey(), peers, "returning"), (Journey(), moe_calls, "total")]
 SIDES += [(Pack(), scaled_calls, "pack")]
 
 
@@ -188,6 +188,8 @@ def test_wrong_gradients_are_reported(monkeypatch):
 
 
 def test_rows_that_do_not_arrive_are_reported(monkeypatch):
-    monkeypatch.setattr(peers, "put", lambda *arguments, **options: None)
-    with pytest.raises(AssertionError, match="memory of rank 0: wrong"):
-        Journey().check("cpu", "triton")
+    for name in ("put", "push"):
+        with monkeypatch.context() as patched:
+            patched.setattr(peers, name, lambda *arguments, **options: None)
+            with pytest.raises(AssertionError, match="memory of rank 0: wrong"):
+                Journey().check("cpu", "triton")

@@ -16,6 +16,7 @@ import expert_parallel
 import ranks
 from course_kernels import moe_feed_forward, quantize_128x128
 from course_kernels.distributed import ExpertParallel
+from course_kernels.distributed.transports import peers
 from course_kernels.distributed.transports.symmetric import Symmetric
 from course_kernels.integrations.torchtitan import TokenDispatcher
 from course_kernels.moe import Experts, Lora, Routing
@@ -429,6 +430,62 @@ def symmetric_in_shared_memory(world):
     return same_as_one(world, ids=lambda each: torch.where(each == 3, EXPERTS, each), transport=way)
 
 
+def symmetric_forward(world):
+    """Without gradients, the last step sums into other ranks' memory, and rows are read where they lie: the bits of a
+    forward with gradients, which copies; also where ranks differ in that, and call after call in one buffer."""
+    on_cpu = world.device.type == "cpu"
+    dtype = torch.float32 if on_cpu else torch.bfloat16
+    x, ids, weights, _ = tokens_of(world, dtype=dtype)
+    ids = [torch.where(each == 3, EXPERTS, each) for each in ids]
+    gate_up, down, *_ = (mine(world, each) for each in weights_of(world.device, dtype))
+    ep, pushed = ExpertParallel(world.group, EXPERTS, **({} if on_cpu else SYMMETRIC)), []
+    ep.transport = SharedMemory(world.group, EXPERTS // world.size, 12) if on_cpu else ep.transport
+    push = peers.push
+
+    def noting(*given, **options):
+        pushed.append(options.get("of_experts", False))
+        push(*given, **options)
+
+    def layer(needs, **options):
+        own, *rest = (each[world.rank].clone().requires_grad_(needs) for each in (x, weights))
+        return moe_feed_forward(own, gate_up, down, ids[world.rank], *rest, ep=ep, backend="triton", **options)
+
+    peers.push = noting
+    try:
+        for options in ({}, dict(weights_on="input"), dict(fp8_recipe="rowwise")):
+            wanted = layer(True, **options)
+            for needs in (False, world.rank == 0, False):
+                pushed.clear()
+                if not torch.equal(layer(needs, **options), wanted):
+                    return f"{options}: with gradients on rank 0 {needs}: another result"
+                if pushed != [not needs and x[world.rank].shape[0] > 0]:
+                    return f"{options}: pushed rows of experts: {pushed}"
+    finally:
+        peers.push = push
+    return True
+
+
+def other_rows(world):
+    """A rank whose x has another dtype or width: all ranks raise, and say what they have."""
+    x, ids, weights, _ = (each[world.rank] for each in tokens_of(world, sizes=(4,)))
+    shared, last = SharedMemory(world.group, EXPERTS // world.size, 10), world.size - 1
+    for transport in (None, shared) if world.device.type == "cpu" else (None,):
+        for change in (lambda x: x.bfloat16(), lambda x: x[:, :8]):
+            ep = ExpertParallel(world.group, EXPERTS)
+            ep.transport = transport or ep.transport
+            of_last = world.rank == last
+            own, theirs, rank = (change(x), x, 0) if of_last else (x, change(x), last)
+            try:
+                ep.dispatch(own, ids, weights)
+                return "other rows are not refused"
+            except ValueError as error:
+                here, there = (f"{each.dtype} of width {each.shape[1]} on rank" for each in (own, theirs))
+                words = f"x must have the same dtype and width on all ranks, got {here} {world.rank} and {there} {rank}"
+                if str(error) != words:
+                    return str(error)
+    return True
+
+
 SYMMETRIC = dict(transport="symmetric", max_tokens=12)
 
 
@@ -500,8 +557,8 @@ BOTH = {
     for function in (
         unequal, bfloat16, weights_on_input, one_rank_has_all_tokens, all_go_to_one_rank, no_rank_has_tokens,
         one_expert_thrice, ids_that_are_no_expert, narrow_ids, in_chunks, with_adapters, in_float8, each_token_once,
-        one_sum_a_rank, deterministic, pending, unrouted, torchtitan_dispatcher, symmetric_in_shared_memory, benchmark,
-        refused,
+        one_sum_a_rank, deterministic, pending, unrouted, torchtitan_dispatcher, symmetric_in_shared_memory,
+        symmetric_forward, other_rows, benchmark, refused,
     )
 }  # fmt: skip
 LAST = {"dead_rank": dead_rank}

@@ -11,12 +11,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from course_kernels import runtime
-from course_kernels.distributed.motion import Choices, Transport, combine, dispatch, settled
+from course_kernels.distributed.motion import Choices, Transport, combine, dispatch, settled, through
 from course_kernels.distributed.overlap import overlapped
 from course_kernels.distributed.plan import Plan
 from course_kernels.distributed.transports.all_to_all import AllToAll
 from course_kernels.distributed.transports.symmetric import Symmetric
-from course_kernels.moe.parallel import Layer
+from course_kernels.moe.parallel import Kernels, Layer
 from course_kernels.moe.routing import check_ids
 from course_kernels.schedule import Cluster, ExpertLayer, LayerTime, layer_time
 from course_kernels.validation import check_dense
@@ -53,7 +53,8 @@ class ExpertParallel:
         num_experts: E, of all ranks together; a multiple of the number of ranks.
         transport: "all_to_all" uses ``all_to_all_single``, on NCCL or gloo, and reads the counts of tokens on the host,
             once a layer. "auto" is the same. "symmetric" is for GPUs that reach each other's memory (NVLink): kernels
-            put and fetch rows, the host reads nothing, and a CUDA graph captures the layer once it has run.
+            write rows into other ranks' memory, the host reads nothing, and a CUDA graph captures the layer once it has
+            run.
         max_tokens: with "symmetric", the most tokens that a rank has in a call; the same on all ranks.
         chunks: into how many parts ``feed_forward`` cuts a rank's tokens, the same on all ranks. Exchanges run on a
             second stream, so one part is on the wire while another is computed; products leave 16 SMs to them, unless
@@ -75,8 +76,11 @@ class ExpertParallel:
         ``set_force_sum_reduction_for_comms(True)`` of each of its modules), and divide the loss by the ranks.
         Beside rows there travel 8 bytes for each choice, k a row. A layer's buffers: the sends (at most
         min(k, ranks) * T rows of H), the rows that arrive, and a result for each. With "symmetric": one buffer of
-        ranks * max_tokens rows, shared by all calls; as many rows that arrive and results, whether filled or not; and
-        the layer's own buffers for ranks * max_tokens * min(k, E / ranks) choices. Unfilled rows are never read.
+        ranks * max_tokens rows and their weights, shared by all calls; and the layer's own buffers for
+        ranks * max_tokens * min(k, E / ranks) choices. With gradients, chunks or adapters, or from ``dispatch``, also a
+        copy of the rows that arrive and as many results. Unfilled rows are never read.
+        All ranks have the same dtype and width of x. "all_to_all" checks it whenever it plans with x, "symmetric" only
+        where it allocates its buffer.
 
     Examples:
         >>> from course_kernels.distributed import ExpertParallel  # doctest: +SKIP
@@ -159,11 +163,14 @@ class ExpertParallel:
             top_k_index: int32 or int64 (T, k), ids of all ranks' experts. Others, such as a sentinel, count nothing.
                 k is the same on all ranks, T is not.
         """
+        return self._plan(top_k_index, None)
+
+    def _plan(self, top_k_index: Tensor, x: Tensor | None) -> Plan:
         check_ids(top_k_index, self.num_experts)
         if not top_k_index.shape[1]:
             raise ValueError(f"top_k_index must have at least one column, got shape {tuple(top_k_index.shape)}")
         with torch.no_grad():
-            return self.transport.plan(settled(top_k_index))
+            return self.transport.plan(settled(top_k_index), x)
 
     @runtime.outside_graphs("expert parallelism, whose splits the host reads, runs between two graphs")
     def dispatch(
@@ -182,9 +189,15 @@ class ExpertParallel:
             float32, rounded once.
 
         Raises:
-            TypeError, ValueError: naming the argument, what it got and what it wants; before anything is sent.
+            TypeError, ValueError: naming the argument, what it got and what it wants; before rows are sent.
             RuntimeError: another rank did not make the call in time.
         """
+        plan = self._planned(x, top_k_index, top_k_weights, plan)
+        rows, weights = dispatch(x, top_k_weights.float(), self.transport, plan)
+        return Dispatched(rows, Choices(plan.local_index, weights, plan.routing), plan)
+
+    def _planned(self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, plan: Any) -> Plan:
+        """The plan of a checked call of ``dispatch``."""
         check_dense("x", x)
         check_dense("top_k_weights", top_k_weights)
         if x.dim() != 2:
@@ -201,10 +214,7 @@ class ExpertParallel:
                 f"x and top_k_weights must be of the tokens of top_k_index or plan, (T, k) = {shape}, got shapes "
                 f"{tuple(x.shape)} and {tuple(top_k_weights.shape)}"
             )
-        if plan is None:
-            plan = self.plan(top_k_index)
-        rows, weights = dispatch(x, top_k_weights.float(), self.transport, plan)
-        return Dispatched(rows, Choices(plan.local_index, weights, plan.routing), plan)
+        return self._plan(top_k_index, x) if plan is None else plan
 
     @runtime.outside_graphs("expert parallelism, whose splits the host reads, runs between two graphs")
     def combine(self, y: Tensor, handle: Plan) -> Tensor:
@@ -229,11 +239,17 @@ class ExpertParallel:
         return combine(y, self.transport, handle)
 
     def feed_forward(
-        self, layer: Layer, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, plan: Any = None
-    ) -> Tensor:
-        """Apply ``layer(rows, weights, routing)`` between ``dispatch`` and ``combine``, to one chunk after another."""
+        self, layer: Layer, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, plan: Any = None,
+        kernels: Kernels | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Apply ``layer(rows, weights, routing)`` between ``dispatch`` and ``combine``, to one chunk after another.
+        Where ``kernels`` are the same layer, there is one chunk and ranks reach each other's memory, results are summed
+        on their way."""
         if plan is None and self.chunks > 1:
             return overlapped(self, layer, x, settled(top_k_index), top_k_weights, self.chunks)
+        if kernels is not None and isinstance(self.transport, Symmetric):
+            plan = self._planned(x, top_k_index, top_k_weights, plan)
+            return through(kernels, self.transport, plan)
         rows, choices, handle = self.dispatch(x, top_k_index, top_k_weights, plan=plan)
         return self.combine(layer(rows, choices.weights, choices.routing), handle)
 

@@ -1,4 +1,4 @@
-"""The two halves of a journey, each the other's derivative."""
+"""The two halves of a journey, each the other's derivative; and the whole of it, between memories."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from course_kernels.contexts import wants_grad
 from course_kernels.distributed.plan import Plan
-from course_kernels.moe import Routing
+from course_kernels.moe import Routing, fp8_layer, layer
+from course_kernels.moe.form import Operands
+from course_kernels.moe.parallel import Kernels
+from course_kernels.moe.steps import uncombined
+from course_kernels.moe.torch_ops import ONCE, collected, prepared
 
 
 class Choices(NamedTuple):
@@ -29,24 +34,18 @@ class Choices(NamedTuple):
 class Transport(Protocol):
     """A way between ranks."""
 
-    def plan(self, top_k_index: Tensor) -> Plan:
-        """Route tokens, and agree with all ranks on it."""
+    def plan(self, top_k_index: Tensor, x: Tensor | None = None) -> Plan:
+        """Route tokens, and agree with all ranks on it; and on the form of x, where the host waits for them."""
         ...
 
-    def scatter(self, x: Tensor, plan: Plan) -> Tensor:
-        """Send tokens (T, H) to their ranks: (R, H), the rows that have arrived here."""
+    def scatter(self, x: Tensor, weights: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor | None]:
+        """Send tokens (T, H) to their ranks: (R, H), the rows that have arrived here. And float32 weights (T, k) along,
+        if given: (R, k), 0 for choices of other ranks."""
         ...
 
-    def collect(self, rows: Tensor, plan: Plan) -> Tensor:
-        """Return rows (R, H) to their tokens' ranks and sum each token's: (T, H)."""
-        ...
-
-    def scatter_weights(self, weights: Tensor, plan: Plan) -> Tensor:
-        """Send float32 weights (T, k) along: (R, k), 0 for choices of other ranks."""
-        ...
-
-    def collect_weights(self, values: Tensor, plan: Plan) -> Tensor:
-        """Return float32 values (R, k) to their choices: (T, k)."""
+    def collect(self, rows: Tensor | None, values: Tensor | None, plan: Plan) -> tuple[Tensor | None, Tensor | None]:
+        """Return rows (R, H) to their tokens' ranks and sum each token's: (T, H). And float32 values (R, k) to their
+        choices: (T, k). All ranks give both, or the same one of them."""
         ...
 
 
@@ -56,15 +55,14 @@ class _Dispatch(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weights, transport: Transport, plan: Plan):
         ctx.transport, ctx.plan = transport, plan
-        return transport.scatter(settled(x), plan), transport.scatter_weights(settled(weights), plan)
+        return transport.scatter(settled(x), settled(weights), plan)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_rows, grad_weights):
         needs_x, needs_weights, *_ = ctx.needs_input_grad
-        x = ctx.transport.collect(settled(grad_rows), ctx.plan) if needs_x else None
-        weights = ctx.transport.collect_weights(settled(grad_weights), ctx.plan) if needs_weights else None
-        return x, weights, None, None
+        rows, values = settled(grad_rows) if needs_x else None, settled(grad_weights) if needs_weights else None
+        return *ctx.transport.collect(rows, values, ctx.plan), None, None
 
 
 class _Combine(torch.autograd.Function):
@@ -73,12 +71,12 @@ class _Combine(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, transport: Transport, plan: Plan):
         ctx.transport, ctx.plan = transport, plan
-        return transport.collect(settled(rows), plan)
+        return transport.collect(settled(rows), None, plan)[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        return ctx.transport.scatter(settled(grad), ctx.plan), None, None
+        return ctx.transport.scatter(settled(grad), None, ctx.plan)[0], None, None
 
 
 def dispatch(x: Tensor, weights: Tensor, transport: Transport, plan: Plan) -> tuple[Tensor, Tensor]:
@@ -89,6 +87,66 @@ def dispatch(x: Tensor, weights: Tensor, transport: Transport, plan: Plan) -> tu
 def combine(rows: Tensor, transport: Transport, plan: Plan) -> Tensor:
     """Return results (R, H) to the ranks of their tokens, and sum them there: (T, H), differentiable."""
     return _Combine.apply(rows, transport, plan)
+
+
+class Direct(Transport, Protocol):
+    """A transport between memories, which can sum on the way: ``transports.symmetric.Symmetric``."""
+
+    def arrive(self, x: Tensor, weights: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor | None]:
+        """``scatter`` without copies: what it returns is there until the next use."""
+        ...
+
+    def collect(
+        self, rows: Tensor | None, values: Tensor | None, plan: Plan, of_experts: bool = False,
+        weights: Tensor | None = None,
+    ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
+        """As above. With ``of_experts``, rows are those of experts: each token's are summed on the way, times the
+        ``weights`` (R, k), if given."""
+        ...
+
+
+class _Through(torch.autograd.Function):
+    """There, through the layer, and back. It uses the ranks' memory as often, and for the same, as ``dispatch`` and
+    ``combine`` and their backwards do: each rank may take either way."""
+
+    @staticmethod
+    def forward(ctx, x, gate_up, down, weights, gate_up_bias, down_bias, kernels: Kernels, transport, plan: Plan):
+        rows, sent = transport.scatter(x, weights, plan)
+        operands = kernels.operands._replace(x=rows, weights=sent)
+        results, pre = layer.forward(operands, plan.routing, kernels.form, keep=True, combine=uncombined)
+        ctx.save_for_backward(*operands, pre)
+        ctx.form, ctx.main_grads, ctx.transport, ctx.plan = kernels.form, kernels.main_grads, transport, plan
+        return transport.collect(results, None, plan, True, None if kernels.form.on_input else sent)[0]
+
+    @staticmethod
+    def backward(ctx, grad):
+        if torch.is_grad_enabled():
+            raise RuntimeError(ONCE)
+        *tensors, pre = ctx.saved_tensors  # first: where a checkpoint computes them anew, it uses the memory, too
+        operands, needs = Operands(*tensors), collected(ctx)
+        rows, _ = ctx.transport.arrive(prepared(settled(grad), operands), None, ctx.plan)
+        found = layer.backward(
+            rows, operands, pre, ctx.plan.routing, ctx.form, tuple(needs[0]), needs[1], combine=uncombined
+        )  # fmt: skip
+        of_input = operands.weights if ctx.form.on_input else None
+        x, weights = ctx.transport.collect(found.x, found.weights, ctx.plan, True, of_input)
+        return *found._replace(x=x, weights=weights), None, None, None
+
+
+def through(kernels: Kernels, transport: Direct, plan: Plan) -> Tensor:
+    """Send tokens to their ranks, apply the layer there, and return the results: (T, H), differentiable. The layer's
+    last step, and its backward's, sums rows of experts straight into the memory of the tokens' ranks."""
+    weights = kernels.operands.weights.float()
+    operands, form, float8, _ = kernels
+    if wants_grad(*operands):
+        return _Through.apply(*operands._replace(weights=weights), kernels, transport, plan)
+    operands = operands._replace(**dict(zip(("x", "weights"), transport.arrive(operands.x, weights, plan))))
+    how = dict(keep=False, combine=uncombined)
+    if float8 is None:
+        results, _ = layer.forward(operands, plan.routing, form, **how)
+    else:
+        results, _ = fp8_layer.forward(operands, float8, plan.routing, form, **how)
+    return transport.collect(results, None, plan, True, None if form.on_input else operands.weights)[0]
 
 
 def settled(tensor: Tensor) -> Tensor:

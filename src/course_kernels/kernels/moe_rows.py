@@ -33,6 +33,25 @@ def gather_kernel(
         tl.store(line + cols[None, :], block.to(out_ptr.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def sums_of(
+    rows_ptr, positions_ptr, weights_ptr, token, there, cols, COLS: tl.constexpr, TOP_K: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """The sum of each token's rows, each times its weight: in float32, in the order of the choices; arguments as of
+    ``combine_kernel``. Nothing is read of tokens that are not there."""
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for j in tl.static_range(TOP_K):
+        position = tl.load(positions_ptr + token * TOP_K + j, mask=there, other=-1)
+        inside = (position >= 0)[:, None] & (cols < COLS)[None, :]
+        at = rows_ptr + position.to(tl.int64)[:, None] * COLS + cols[None, :]
+        row = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        if weights_ptr is not None:
+            row *= tl.load(weights_ptr + token * TOP_K + j, mask=position >= 0, other=0.0)[:, None]
+        acc += row
+    return acc
+
+
 @triton.jit(do_not_specialize=["tokens"])
 def combine_kernel(
     rows_ptr, positions_ptr, weights_ptr, out_ptr, tokens,
@@ -50,15 +69,7 @@ def combine_kernel(
     token = tl.program_id(0) // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tl.program_id(0) % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)
     there = token < tokens
-    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for j in tl.static_range(TOP_K):
-        position = tl.load(positions_ptr + token * TOP_K + j, mask=there, other=-1)
-        inside = (position >= 0)[:, None] & (cols < COLS)[None, :]
-        at = rows_ptr + position.to(tl.int64)[:, None] * COLS + cols[None, :]
-        row = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        if weights_ptr is not None:
-            row *= tl.load(weights_ptr + token * TOP_K + j, mask=position >= 0, other=0.0)[:, None]
-        acc += row
+    acc = sums_of(rows_ptr, positions_ptr, weights_ptr, token, there, cols, COLS, TOP_K, BLOCK_M, BLOCK_N)
     at = out_ptr + token.to(tl.int64)[:, None] * COLS + cols[None, :]
     tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=there[:, None] & (cols < COLS)[None, :])
 

@@ -1,16 +1,18 @@
-"""Rows into and out of other ranks' memory, by pointer.
+"""Rows into other ranks' memory, by pointer: tokens to their ranks, and results home. Nothing is read from there.
 
-A rank keeps ``most`` rows for each source. Row s of a source is that source's send number s to this rank.
+A rank keeps ``most`` rows for each other rank. Row j for rank r is of send j between the two: on the way out the token
+that r has sent, on the way home the result of r.
 """
 
 from __future__ import annotations
 
 from course_kernels.kernels.language import tl, triton
+from course_kernels.kernels.moe_rows import sums_of
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def put_kernel(
-    x_ptr, index_ptr, offs_ptr, peers_ptr, here, most, tokens, stride_t, stride_h,
+    x_ptr, index_ptr, offs_ptr, peers_ptr, offset, here, most, tokens, stride_t, stride_h,
     COLS: tl.constexpr, ALIGN: tl.constexpr, FILL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Put the rows of sends to each rank at ``here * most`` of its memory. One program has BLOCK_M rows of one rank.
@@ -20,7 +22,8 @@ def put_kernel(
         x_ptr: rows of any strides; COLS columns.
         index_ptr: the row of x of each send; None where the rows are sends.
         offs_ptr: the exclusive end of each rank's sends.
-        peers_ptr: int64, the address of each rank's memory; multiples of ALIGN, as are rows there.
+        peers_ptr: int64, the address of each rank's memory; with ``offset`` multiples of ALIGN, as are rows there.
+        offset: bytes of that memory before the rows.
         here, most: this rank, and rows for each source.
         FILL: written to the rest of the ``most`` rows; None writes nothing.
     """
@@ -33,7 +36,8 @@ def put_kernel(
     sources = (start + rows).to(tl.int64)
     if index_ptr is not None:
         sources = tl.load(index_ptr + sources, mask=valid, other=0).to(tl.int64)
-    out_ptr = tl.multiple_of(tl.load(peers_ptr + peer).to(tl.pointer_type(x_ptr.dtype.element_ty)), ALIGN)
+    address = tl.load(peers_ptr + peer) + offset
+    out_ptr = tl.multiple_of(address.to(tl.pointer_type(x_ptr.dtype.element_ty)), ALIGN)
     line = out_ptr + (here * most + rows).to(tl.int64)[:, None] * COLS
     written = rows < (count if FILL is None else most)
     for first in range(0, COLS, BLOCK_N):
@@ -44,58 +48,70 @@ def put_kernel(
 
 
 @triton.jit
-def peer_rows(peers_ptr, offs_ptr, sends, here, most, RANKS: tl.constexpr):
-    """The address of the memory of each send's rank, and the send's row there."""
-    peer = tl.zeros(sends.shape, dtype=tl.int32)
-    start = tl.zeros(sends.shape, dtype=tl.int32)
-    for r in tl.static_range(RANKS - 1):
-        end = tl.load(offs_ptr + r)
-        peer = tl.where(sends >= end, r + 1, peer)
-        start = tl.where(sends >= end, end, start)
-    return tl.load(peers_ptr + peer), (here * most + sends - start).to(tl.int64)
-
-
-@triton.jit(do_not_specialize=["tokens"])
-def fetch_sum_kernel(
-    peers_ptr, offs_ptr, positions_ptr, out_ptr, here, most, tokens,
-    COLS: tl.constexpr, PLACES: tl.constexpr, RANKS: tl.constexpr, ALIGN: tl.constexpr, BLOCK_M: tl.constexpr,
+def push_kernel(
+    rows_ptr, positions_ptr, weights_ptr, peers_ptr, offset, here, most, stride_r, stride_h,
+    COLS: tl.constexpr, TOP_K: tl.constexpr, SUMS: tl.constexpr, ALIGN: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """out[t] = the sum of what token t's sends have at their ranks: in float32, in the order of ranks, rounded once.
+    """Push a row for each token that has arrived to the rank that it came from: that of row ``source * most + j`` to
+    row ``here * most + j`` there. Tokens without a choice here have none. A program has a block of one rank's rows;
+    ranks in the order of ``put_kernel``.
 
     Args:
-        positions_ptr: (tokens * PLACES,) sends of each token in the order of ranks; less than 0 where it has none.
-        out_ptr: (tokens, COLS), contiguous.
+        rows_ptr: with SUMS rows of experts, contiguous, of which each token's sum is pushed, as ``combine_kernel``
+            computes it; else a row of each token, of any strides.
+        positions_ptr: (ranks * most * TOP_K,) the row of experts of each choice; less than 0 where it has none.
+        weights_ptr: float32 (ranks * most * TOP_K,) of the choices; None for weights of 1.
+        peers_ptr, offset, here, most: as for ``put_kernel``.
     """
-    tiles_n = tl.cdiv(COLS, BLOCK_N)
-    token = tl.program_id(0) // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)
-    cols = tl.program_id(0) % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    there = token < tokens
-    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for j in tl.static_range(PLACES):
-        send = tl.load(positions_ptr + token * PLACES + j, mask=there, other=-1)
-        address, row = peer_rows(peers_ptr, offs_ptr, send, here, most, RANKS)
-        line = tl.multiple_of(address.to(tl.pointer_type(out_ptr.dtype.element_ty)), ALIGN) + row * COLS
-        inside = (send >= 0)[:, None] & (cols < COLS)[None, :]
-        acc += tl.load(line[:, None] + cols[None, :], mask=inside, other=0.0).to(tl.float32)
-    at = out_ptr + token.to(tl.int64)[:, None] * COLS + cols[None, :]
-    tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=there[:, None] & (cols < COLS)[None, :])
+    tiles_n, blocks = tl.cdiv(COLS, BLOCK_N), tl.cdiv(most, BLOCK_M)
+    block, tile = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n
+    peer = (here + 1 + block // blocks) % (tl.num_programs(0) // (tiles_n * blocks))
+    rows = block % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    there, token = rows < most, peer * most + rows
+    last = tl.full((BLOCK_M,), -1, dtype=tl.int32)
+    for j in tl.static_range(TOP_K):
+        last = tl.maximum(last, tl.load(positions_ptr + token * TOP_K + j, mask=there, other=-1))
+    written = (last >= 0)[:, None] & (cols < COLS)[None, :]
+    if SUMS:
+        result = sums_of(rows_ptr, positions_ptr, weights_ptr, token, there, cols, COLS, TOP_K, BLOCK_M, BLOCK_N)
+        result = result.to(rows_ptr.dtype.element_ty)
+    else:
+        at = rows_ptr + token.to(tl.int64)[:, None] * stride_r + cols.to(tl.int64)[None, :] * stride_h
+        result = tl.load(at, mask=written, other=0.0)
+    address = tl.load(peers_ptr + peer) + offset
+    out_ptr = tl.multiple_of(address.to(tl.pointer_type(rows_ptr.dtype.element_ty)), ALIGN)
+    line = out_ptr + (here * most + rows).to(tl.int64)[:, None] * COLS
+    tl.store(line + cols[None, :], result, mask=written)
+
+
+@triton.jit
+def home_of(offs_ptr, sends, most, RANKS: tl.constexpr):
+    """The row where each send's result comes home: the send's number among those of its rank, after ``most`` rows of
+    each rank before. Less than 0 for what is no send."""
+    home = sends
+    for r in tl.static_range(RANKS - 1):
+        end = tl.load(offs_ptr + r)
+        home = tl.where(sends >= end, (r + 1) * most + sends - end, home)
+    return home
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def fetch_kernel(
-    peers_ptr, offs_ptr, carriers_ptr, out_ptr, here, most, tokens,
+def homes_kernel(
+    positions_ptr, carriers_ptr, offs_ptr, rows_ptr, carried_ptr, tokens, most, PLACES: tl.constexpr,
     TOP_K: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out[t, j] = column j of the send that carries choice j of token t, at its rank; 0 where none does. A program has
-    BLOCK choices.
+    """Where the results of sends come home. A program has BLOCK entries of both tensors; PLACES is at most TOP_K.
 
     Args:
-        carriers_ptr, out_ptr: (tokens, TOP_K), contiguous; out float32.
+        positions_ptr: (tokens * PLACES,) the sends of tokens, less than 0 for none; rows_ptr: theirs.
+        carriers_ptr: (tokens * TOP_K,) the sends of choices, likewise; carried_ptr: theirs.
+        offs_ptr: the exclusive end of each rank's sends.
     """
     entries = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    there = entries < tokens * TOP_K
-    send = tl.load(carriers_ptr + entries, mask=there, other=-1)
-    address, row = peer_rows(peers_ptr, offs_ptr, send, here, most, RANKS)
-    at = address.to(tl.pointer_type(tl.float32)) + row * TOP_K + entries % TOP_K
-    tl.store(out_ptr + entries, tl.load(at, mask=send >= 0, other=0.0), mask=there)
+    of_tokens, of_choices = entries < tokens * PLACES, entries < tokens * TOP_K
+    sends = tl.load(positions_ptr + entries, mask=of_tokens, other=-1)
+    tl.store(rows_ptr + entries, home_of(offs_ptr, sends, most, RANKS), mask=of_tokens)
+    sends = tl.load(carriers_ptr + entries, mask=of_choices, other=-1)
+    tl.store(carried_ptr + entries, home_of(offs_ptr, sends, most, RANKS), mask=of_choices)

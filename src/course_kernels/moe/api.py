@@ -29,9 +29,15 @@ from course_kernels.moe.fp8_checks import check_float8
 from course_kernels.moe.layer_plan import key_of, plans, remember
 from course_kernels.moe.lora import Lora, cast_adapters, check_lora, factors_of, local, named
 from course_kernels.moe.lora_ops import feed_forward_adapted
-from course_kernels.moe.parallel import Parallel
+from course_kernels.moe.parallel import Kernels, Parallel
 from course_kernels.moe.routing import Routing, route
-from course_kernels.moe.torch_ops import feed_forward, feed_forward_collecting, feed_forward_few, feed_forward_planned
+from course_kernels.moe.torch_ops import (
+    feed_forward,
+    feed_forward_collecting,
+    feed_forward_few,
+    feed_forward_planned,
+    is_by_kernels,
+)
 
 
 def moe_feed_forward(
@@ -211,7 +217,9 @@ def moe_feed_forward(
                 backend=backend, num_sms=num_sms,
             )  # fmt: skip
 
-        return ep.feed_forward(here, x, top_k_index, top_k_weights, plan=routing)
+        whole = lora is None and (float8 is None or not wants_grad(*given)) and is_by_kernels(given, form)
+        kernels = Kernels(given, form, float8, main_grads) if whole else None
+        return ep.feed_forward(here, x, top_k_index, top_k_weights, plan=routing, kernels=kernels)
     experts = gate_up.shape[0]
     if routing is None:
         checks.check_choices(top_k_index, top_k_weights, experts)

@@ -26,6 +26,7 @@ from course_kernels.moe.form import Form, Gradients, Operands
 from course_kernels.moe.fp8_steps import Rounded, Rounding, dequantized
 from course_kernels.moe.layer import bias_dots, gradient_like, runs_in_torch
 from course_kernels.moe.routing import Routing
+from course_kernels.moe.steps import Combine
 from course_kernels.packed.checks import check_call
 from course_kernels.packed.group_sums import group_sums
 from course_kernels.packed.torch_ops import is_column_major
@@ -46,11 +47,14 @@ class Float8(NamedTuple):
 
 
 @torch.no_grad()
-def forward(operands: Operands, float8: Float8, routing: Routing, form: Form, keep: bool) -> tuple[Tensor, Tensor]:
-    """Compute the layer.
+def forward(
+    operands: Operands, float8: Float8, routing: Routing, form: Form, keep: bool, combine: Combine | None = None
+) -> tuple[Tensor, Tensor]:
+    """Compute the layer. ``combine`` is the last step; None for the one of kernels, or of torch.
 
     Returns:
-        The result (T, H); and the activation's argument (T * k, N) where ``keep``, else an empty tensor.
+        The result (T, H), or what ``combine`` returns; and the activation's argument (T * k, N) where ``keep``, else an
+        empty tensor.
     """
     x, gate_up, down, weights, gate_up_bias, down_bias = operands
     if _is_empty(operands):
@@ -64,7 +68,7 @@ def forward(operands: Operands, float8: Float8, routing: Routing, form: Form, ke
     hidden = rounding.rows(pre, routing, form.activation, form.interleaved)
     second = _forward_weights(down, float8.down_scale, rounding)
     result = _multiply(hidden, second, routing.ends, form, x.dtype, down_bias)
-    out = way.combine(result, routing, x.shape[0], None if form.on_input else weights)
+    out = (combine or way.combine)(result, routing, x.shape[0], None if form.on_input else weights)
     return out, pre if keep else x.new_empty(0)
 
 

@@ -33,6 +33,7 @@ from course_kernels.moe import steps, torch_layer
 from course_kernels.moe.form import Form, Gradients, Operands
 from course_kernels.moe.lora import Adapter, Adapters
 from course_kernels.moe.routing import Routing
+from course_kernels.moe.steps import Combine
 from course_kernels.packed.checks import check_call, problem_of
 from course_kernels.packed.group_sums import group_sums
 from course_kernels.packed.torch_ops import is_column_major
@@ -67,12 +68,15 @@ def is_fused(operands: Operands, form: Form, count: int, adapted: bool = False) 
 
 @torch.no_grad()
 def forward(
-    operands: Operands, routing: Routing, form: Form, keep: bool, adapters: Adapters | None = None
+    operands: Operands, routing: Routing, form: Form, keep: bool, adapters: Adapters | None = None,
+    combine: Combine = steps.combine,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Compute the layer. It stores the thin rows of ``adapters`` in these.
+    """Compute the layer. It stores the thin rows of ``adapters`` in these. ``combine`` is the last step of kernels;
+    torch sums on its own.
 
     Returns:
-        The result (T, H); and the activation's argument (T * k, N) where ``keep``, else an empty tensor.
+        The result (T, H), or what ``combine`` returns; and the activation's argument (T * k, N) where ``keep``, else an
+        empty tensor.
     """
     if runs_in_torch(operands, form):
         return torch_layer.forward(operands, routing, form, adapters), operands.x.new_empty(0)
@@ -97,7 +101,7 @@ def forward(
     if adapters is not None:
         adapters.thin = [each and each.left for each in (added, added_last)]
     result = _multiply(hidden, down.mT, routing.ends, form, down_bias, added=added_last)
-    out = steps.combine(result, routing, tokens, None if form.on_input else weights)
+    out = combine(result, routing, tokens, None if form.on_input else weights)
     return out, pre if keep else x.new_empty(0)
 
 
@@ -105,6 +109,7 @@ def forward(
 def backward(
     grad: Tensor, operands: Operands, pre: Tensor, routing: Routing, form: Form, needs: tuple[bool, ...],
     main_grads: tuple[Tensor | None, Tensor | None] = (None, None), adapters: Adapters | None = None,
+    combine: Combine = steps.combine,
 ) -> Gradients:  # fmt: skip
     """Compute the gradients of the operands that ``needs`` selects, from that of the result.
 
@@ -115,6 +120,7 @@ def backward(
         needs: for each of ``Operands``, whether its gradient is wanted.
         main_grads: float32 tensors to which the gradients of gate_up and down are added; None returns them.
         adapters: with what ``forward`` stored there, and the needs. Their gradients are stored there.
+        combine: makes x's gradient from the rows'; torch alone sums on its own.
     """
     if runs_in_torch(operands, form):
         return torch_layer.backward(grad, operands, routing, form, needs, main_grads, adapters)
@@ -184,7 +190,7 @@ def backward(
         if needs_weights and form.on_input:
             found["weights"] = steps.dots(grad_x_rows, x, routing)
         if needs_x:
-            found["x"] = steps.combine(grad_x_rows, routing, tokens, weights if form.on_input else None)
+            found["x"] = combine(grad_x_rows, routing, tokens, weights if form.on_input else None)
     if needs_down_bias:
         rows = steps.gather(grad, routing, of_output, torch.float32)
         found["down_bias"] = group_sums(rows, ends, backend=form.backend).to(operands.down_bias.dtype)

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.routing import Routing
 
 Layer = Callable[[Tensor, Tensor, Routing], Tensor]
 """A rank's part of the layer: rows (R, H), weights (R, k) and their routing to (R, H)."""
+
+
+class Kernels(NamedTuple):
+    """The same layer where kernels compute all of it, so that a transport may take its last step: the sum of a token's
+    rows.
+
+    Attributes:
+        operands: with this rank's tokens, and their weights as given.
+        form: of the layer.
+        float8: a ``fp8_layer.Float8``, where nobody asks for gradients; or None.
+        main_grads: as for ``moe_feed_forward``.
+    """
+
+    operands: Operands
+    form: Form
+    float8: Any = None
+    main_grads: Sequence[Tensor | None] | None = None
 
 
 class Parallel(Protocol):
@@ -34,7 +52,8 @@ class Parallel(Protocol):
         ...
 
     def feed_forward(
-        self, layer: Layer, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, plan: Any = None
-    ) -> Tensor:
+        self, layer: Layer, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, plan: Any = None,
+        kernels: Kernels | None = None,
+    ) -> Tensor:  # fmt: skip
         """Send tokens to the ranks of their experts, apply the layer there, and sum the results here."""
         ...

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 
@@ -9,6 +12,7 @@ from course_kernels.kernels.codes import Activation
 from course_kernels.moe.launching import Launch, launch
 from course_kernels.moe.routing import Routing
 
+Combine: TypeAlias = Callable[[Tensor, Routing, int, Tensor | None], Tensor]  # a last step, such as ``combine``
 _ELEMENTS = 4096  # of the block that a program of four warps holds
 
 
@@ -95,6 +99,11 @@ def combine(rows: Tensor, routing: Routing, tokens: int, weights: Tensor | None 
     out = torch.empty(tokens, cols, dtype=rows.dtype, device=rows.device)
     combining(tokens, cols, routing.rows.shape[0] // tokens)(rows, routing.rows, weights, out)
     return out
+
+
+def uncombined(rows: Tensor, routing: Routing, tokens: int, weights: Tensor | None = None) -> Tensor:
+    """Return the rows themselves: ``combine`` for who sums them on their way to other ranks."""
+    return rows
 
 
 def combining(tokens: int, cols: int, top_k: int) -> Launch:

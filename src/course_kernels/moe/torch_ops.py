@@ -51,6 +51,15 @@ def feed_forward_few(operands: Operands, ids: Tensor, form: Form, scales: Scales
     return torch.ops.course_kernels.moe_feed_forward_few(*operands, ids, *scales, *encoded(form))
 
 
+def is_by_kernels(operands: Operands, form: Form) -> bool:
+    """Whether the layer is kernels' alone, however many tokens there are: torch computes no part of it, and nothing has
+    to see the operator."""
+    kernels = form.backend != "torch" and (form.backend != "auto" or operands.x.device.type == "cuda")
+    sizes = operands.x.shape[1] and operands.weights.shape[1] and operands.gate_up.numel() and operands.down.numel()
+    plain = is_plain(*operands) and not any(each is not None and each.is_neg() for each in operands)
+    return bool(kernels and sizes and plain)
+
+
 def feed_forward_planned(operands: Operands, ids: Tensor, plan: LayerPlan | FewTokens, scales: Scales) -> Tensor:
     """Compute a layer whose arguments have the key of a plan."""
     index = operands.x.device.index

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from typing import NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from course_kernels.distributed import rows as moving
 from course_kernels.distributed.plan import Plan, Sends, of_choices, sends_of, to_choices
+from course_kernels.distributed.transports.agreement import check_agreement, form_of
 from course_kernels.distributed.transports.time_out import time_out
 from course_kernels.moe import Routing
 
@@ -27,14 +29,17 @@ class AllToAll(NamedTuple):
     group: dist.ProcessGroup
     num_local_experts: int
 
-    def plan(self, top_k_index: Tensor) -> Plan:
-        """Route tokens, tell all ranks how many go where, and send the ids along. The host reads once."""
+    def plan(self, top_k_index: Tensor, x: Tensor | None = None) -> Plan:
+        """Route tokens, tell all ranks how many go where, and send the ids along. The host reads once, and the form of
+        x with it."""
         ranks, here = self.group.size(), self.group.rank()
         sends = sends_of(top_k_index, self.num_local_experts, ranks)
-        table = self._gather(sends.counts).tolist()
+        form = sends.counts.new_full((1, 2), form_of(x))
+        table = self._gather(torch.cat([sends.counts, form])).tolist()
         widths = {rank: lines[ranks][1] for rank, lines in enumerate(table)}
         if len(set(widths.values())) > 1:
             raise ValueError(f"top_k_index must have as many columns k on all ranks, got {widths} by rank")
+        check_agreement("x", [lines[-1][0] for lines in table], here)
         matrix = tuple(tuple(line[0] for line in lines[:ranks]) for lines in table)
         count = sum(matrix[here])
         sends = sends._replace(routing=sends.routing.shortened(count), local_index=sends.local_index[:count])
@@ -44,21 +49,21 @@ class AllToAll(NamedTuple):
         choices = sum(lines[here][1] for lines in table)
         return plan._replace(local_index=local_index, routing=routing.shortened(choices), choices=choices)
 
-    def scatter(self, x: Tensor, plan: Plan) -> Tensor:
-        """Send tokens (T, H) to their ranks: (R, H)."""
-        return self._send(moving.spread(x, plan.sends.routing, _sent(plan.sends)), plan, "tokens")
+    def scatter(self, x: Tensor, weights: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor | None]:
+        """Send tokens (T, H) to their ranks, and weights (T, k): (R, H) and (R, k)."""
+        rows = self._send(moving.spread(x, plan.sends.routing, _sent(plan.sends)), plan, "tokens")
+        return rows, None if weights is None else self._send(of_choices(weights, plan.sends), plan, "weights")
 
-    def collect(self, rows: Tensor, plan: Plan) -> Tensor:
-        """Return rows (R, H) to their tokens' ranks and sum each token's: (T, H)."""
-        return moving.total(self._send(rows, plan, "results", back=True), plan.sends.routing, plan.tokens)
-
-    def scatter_weights(self, weights: Tensor, plan: Plan) -> Tensor:
-        """Send float32 weights (T, k) along: (R, k)."""
-        return self._send(of_choices(weights, plan.sends), plan, "weights")
-
-    def collect_weights(self, values: Tensor, plan: Plan) -> Tensor:
-        """Return float32 values (R, k) to their choices: (T, k)."""
-        return to_choices(self._send(values, plan, "gradients of weights", back=True), plan.sends)
+    def collect(
+        self, rows: Tensor | None, values: Tensor | None, plan: Plan
+    ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
+        """Return rows (R, H), summed: (T, H); and values (R, k) to their choices: (T, k)."""
+        if rows is not None:
+            returned = self._send(rows, plan, "results", back=True)
+            rows = moving.total(returned, plan.sends.routing, plan.tokens)
+        if values is not None:
+            values = to_choices(self._send(values, plan, "gradients of weights", back=True), plan.sends)
+        return rows, values
 
     def _send(self, rows: Tensor, plan: Plan, what: str, back: bool = False) -> Tensor:
         """Exchange rows that are in the order of ranks; ``back`` the way they came."""

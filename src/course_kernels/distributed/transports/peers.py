@@ -1,4 +1,4 @@
-"""Launches of the kernels that reach other ranks' memory. The host reads nothing."""
+"""Launches of the kernels that write to other ranks' memory. The host reads nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.distributed.plan import Sends
+from course_kernels.moe import Routing
 from course_kernels.moe.launching import launch
 
 
@@ -17,12 +18,14 @@ class Peers(NamedTuple):
     Attributes:
         addresses: int64 (ranks,), of each rank's memory, on the device.
         here: this rank.
-        most: rows that each rank keeps for each source.
+        most: rows that each rank keeps for each other one.
+        offset: bytes of the memory before those rows; a multiple of 16.
     """
 
     addresses: Tensor
     here: int
     most: int
+    offset: int = 0
 
 
 def _block(columns: int, most: int) -> int:
@@ -56,36 +59,49 @@ def put(x: Tensor, sends: Sends, peers: Peers, *, by_token: bool, fill: int | No
     launch(
         "peers", "put_kernel", ranks * -(-peers.most // block_m), x.shape[0], x_ptr=x,
         index_ptr=sends.routing.tokens if by_token else None, offs_ptr=sends.routing.ends, peers_ptr=peers.addresses,
-        here=peers.here, most=peers.most, stride_t=x.stride(0), stride_h=x.stride(1), COLS=columns,
+        offset=peers.offset, here=peers.here, most=peers.most, stride_t=x.stride(0), stride_h=x.stride(1), COLS=columns,
         ALIGN=_align(columns, x.element_size()), FILL=fill, BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
 
 
-def fetch_sum(out: Tensor, sends: Sends, peers: Peers) -> Tensor:
-    """Fill out (T, COLS), contiguous, with the sums of what tokens' sends have at their ranks. Returns it."""
-    tokens, columns = out.shape
-    if not out.numel():
-        return out
+def push(
+    rows: Tensor, routing: Routing, peers: Peers, *, of_experts: bool = False, weights: Tensor | None = None
+) -> None:
+    """Push a result for each token that has arrived into the memory of the rank that it came from. Tokens without a
+    choice here have none, and nothing of theirs is read.
+
+    Args:
+        rows: (ranks * most, COLS), a result of each token; or those of experts, contiguous, which are summed on the
+            way, as ``steps.combine`` does.
+        routing: of the tokens that have arrived.
+        peers: whose memory.
+        of_experts: whether rows are those of experts.
+        weights: float32 (ranks * most, k), contiguous, of the choices, for rows of experts; None for weights of 1.
+    """
+    columns, ranks = rows.shape[1], peers.addresses.shape[0]
+    if not rows.numel():
+        return
     block_n = _block(columns, 512)
     block_m = max(1, 2048 // block_n)
     launch(
-        "peers", "fetch_sum_kernel", -(-tokens // block_m) * -(-columns // block_n), tokens,
-        peers_ptr=peers.addresses, offs_ptr=sends.routing.ends, positions_ptr=sends.routing.rows, out_ptr=out,
-        here=peers.here, most=peers.most, COLS=columns, RANKS=peers.addresses.shape[0],
-        PLACES=sends.routing.rows.shape[0] // tokens, ALIGN=_align(columns, out.element_size()), BLOCK_M=block_m,
-        BLOCK_N=block_n,
+        "peers", "push_kernel", ranks * -(-peers.most // block_m) * -(-columns // block_n), None, rows_ptr=rows,
+        positions_ptr=routing.rows, weights_ptr=weights, peers_ptr=peers.addresses, offset=peers.offset,
+        here=peers.here, most=peers.most, stride_r=rows.stride(0), stride_h=rows.stride(1), COLS=columns,
+        TOP_K=routing.rows.shape[0] // (ranks * peers.most), SUMS=of_experts,
+        ALIGN=_align(columns, rows.element_size()), BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
-    return out
 
 
-def fetch(sends: Sends, peers: Peers) -> Tensor:
-    """Fetch a float32 value for each choice, (T, k): its column in the row of the send that carries it."""
-    tokens, top_k = sends.carriers.shape
-    out = torch.empty(tokens, top_k, dtype=torch.float32, device=sends.carriers.device)
-    if out.numel():
-        launch(
-            "peers", "fetch_kernel", -(-out.numel() // 256), tokens, peers_ptr=peers.addresses,
-            offs_ptr=sends.routing.ends, carriers_ptr=sends.carriers, out_ptr=out, here=peers.here,
-            most=peers.most, TOP_K=top_k, RANKS=peers.addresses.shape[0], BLOCK=256,
-        )  # fmt: skip
-    return out
+def returning(sends: Sends, most: int) -> Sends:
+    """Number sends by the rows of this rank's memory where their results come home: ``rows`` of the routing, and the
+    ``carriers``."""
+    (tokens, top_k), routing = sends.carriers.shape, sends.routing
+    if not sends.carriers.numel():
+        return sends
+    rows, carriers = torch.empty_like(routing.rows), torch.empty_like(sends.carriers)
+    launch(
+        "peers", "homes_kernel", -(-carriers.numel() // 256), tokens, positions_ptr=routing.rows,
+        carriers_ptr=sends.carriers, offs_ptr=routing.ends, rows_ptr=rows, carried_ptr=carriers, most=most,
+        PLACES=rows.shape[0] // tokens, TOP_K=top_k, RANKS=routing.ends.shape[0], BLOCK=256,
+    )  # fmt: skip
+    return sends._replace(routing=routing._replace(rows=rows), carriers=carriers)

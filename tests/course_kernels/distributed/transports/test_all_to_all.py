@@ -18,11 +18,16 @@ assert plan.local_index.tolist() == [[1, 3], [0, 0]]
 assert plan.routing.ends.tolist() == [2, 3, 3, 4]
 assert plan.routing.tokens.shape == (4,)  # as many as there are choices
 x = torch.arange(6.0).reshape(3, 2)
-assert torch.equal(way.scatter(x, plan), x[[0, 2]])
-assert way.collect(torch.ones(2, 2), plan).tolist() == [[1, 1], [0, 0], [1, 1]]
 weights = torch.tensor([[0.25, 0.5], [1.0, 1.0], [0.5, 0.5]])
-assert torch.equal(way.scatter_weights(weights, plan), weights[[0, 2]])
-assert way.collect_weights(torch.ones(2, 2), plan).tolist() == [[1, 1], [0, 0], [1, 1]]
+rows, sent = way.scatter(x, weights, plan)
+assert torch.equal(rows, x[[0, 2]]) and torch.equal(sent, weights[[0, 2]])
+rows, sent = way.scatter(x, None, plan)
+assert torch.equal(rows, x[[0, 2]]) and sent is None
+once = [[1, 1], [0, 0], [1, 1]]
+sums, values = way.collect(torch.ones(2, 2), torch.ones(2, 2), plan)
+assert sums.tolist() == values.tolist() == once
+assert way.collect(None, torch.ones(2, 2), plan)[0] is None
+assert way.through(lambda rows, *_: rows + 1, x, weights, plan).tolist() == [[1, 2], [0, 0], [5, 6]]
 """
 
 
