@@ -431,35 +431,38 @@ def symmetric_in_shared_memory(world):
 
 
 def symmetric_forward(world):
-    """Without gradients, the last step sums into other ranks' memory, and rows are read where they lie: the bits of a
-    forward with gradients, which copies; also where ranks differ in that, and call after call in one buffer."""
+    """Without gradients, the last step sums into other ranks' memory, and rows are read where they lie: the bits of
+    the two halves around a layer, which copy; also where ranks differ in that, and call after call in one buffer."""
     on_cpu = world.device.type == "cpu"
     dtype = torch.float32 if on_cpu else torch.bfloat16
-    x, ids, weights, _ = tokens_of(world, dtype=dtype)
-    ids = [torch.where(each == 3, EXPERTS, each) for each in ids]
+    x, ids, weights, _ = (each[world.rank] for each in tokens_of(world, dtype=dtype))
+    ids = torch.where(ids == 3, EXPERTS, ids)
     gate_up, down, *_ = (mine(world, each) for each in weights_of(world.device, dtype))
-    ep, pushed = ExpertParallel(world.group, EXPERTS, **({} if on_cpu else SYMMETRIC)), []
+    ep, pushed, push = ExpertParallel(world.group, EXPERTS, **({} if on_cpu else SYMMETRIC)), [], peers.push
     ep.transport = SharedMemory(world.group, EXPERTS // world.size, 12) if on_cpu else ep.transport
-    push = peers.push
 
     def noting(*given, **options):
         pushed.append(options.get("of_experts", False))
         push(*given, **options)
 
-    def layer(needs, **options):
-        own, *rest = (each[world.rank].clone().requires_grad_(needs) for each in (x, weights))
-        return moe_feed_forward(own, gate_up, down, ids[world.rank], *rest, ep=ep, backend="triton", **options)
-
     peers.push = noting
     try:
         for options in ({}, dict(weights_on="input"), dict(fp8_recipe="rowwise")):
-            wanted = layer(True, **options)
-            for needs in (False, world.rank == 0, False):
+            options["backend"] = "triton"
+            rows, choices, handle = ep.dispatch(x, ids, weights)
+            given = dict(routing=choices.routing, **options)
+            wanted = ep.combine(moe_feed_forward(rows, gate_up, down, None, choices.weights, **given), handle)
+            for mixed in (False, True, False):
+                needs = mixed and world.rank == 0
+                own = x.clone().requires_grad_(needs)
                 pushed.clear()
-                if not torch.equal(layer(needs, **options), wanted):
-                    return f"{options}: with gradients on rank 0 {needs}: another result"
-                if pushed != [not needs and x[world.rank].shape[0] > 0]:
-                    return f"{options}: pushed rows of experts: {pushed}"
+                out = moe_feed_forward(own, gate_up, down, ids, weights, ep=ep, **options)
+                if (found := close(dtype, out=(out, wanted))) is not True:
+                    return f"{options}, gradients on rank 0 {mixed}: {found}"
+                if not torch.equal(out, wanted) and not (mixed and not on_cpu):
+                    return f"{options}: other bits"
+                if pushed != [not needs and x.shape[0] > 0]:
+                    return f"{options}, gradients on rank 0 {mixed}: pushed rows of experts: {pushed}"
     finally:
         peers.push = push
     return True
