@@ -17,6 +17,7 @@ from course_kernels.contexts import (
     is_compiling,
     refuse_dtensors,
     refuse_tangents,
+    wants_grad,
 )
 from course_kernels.dtypes import FP8
 from course_kernels.engine.checks import Backend

@@ -1,8 +1,17 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 
-from course_kernels.distributed.motion import combine, dispatch, settled
+from course_kernels import moe_feed_forward
+from course_kernels.distributed.motion import combine, dispatch, settled, through
+from course_kernels.distributed.transports.symmetric import Symmetric
+from course_kernels.moe.activations import activation_of
+from course_kernels.moe.form import Form, Operands
+from course_kernels.moe.parallel import Kernels
+from moe_layers import NAMES, make
 
 
 class Doubling:
@@ -44,3 +53,94 @@ def test_a_pending_result_is_waited_for():
     assert settled(Pending()) == "there"
     plain = torch.ones(1)
     assert settled(plain) is plain
+
+
+# ---- the whole way, in one rank's memory
+
+
+class Alone(Symmetric):
+    """A group of one rank. Who begins to use regions of the memory finds them poisoned: what was there is gone."""
+
+    def __init__(self, experts: int, tokens: int):
+        super().__init__(SimpleNamespace(size=lambda: 1, rank=lambda: 0), experts, tokens)
+        self.uses = []
+
+    def _agree(self, likes, device):
+        pass
+
+    def _allocate(self, size, device):
+        self.memory = torch.empty(size, dtype=torch.uint8, device=device)
+        self.addresses = torch.tensor([self.memory.data_ptr()], dtype=torch.int64, device=device)
+
+    def _barrier(self):
+        pass
+
+    def _open(self, **likes):
+        self.uses.append([*likes])
+        regions = super()._open(**likes)
+        for region in regions:
+            region.rows.view(torch.uint8).fill_(255)  # NaN, and ids of no expert
+        return regions
+
+
+def through_and_apart(made, needs=NAMES):
+    """The layer's result and gradients, each way, and the uses of the memory."""
+    found = []
+    for whole in (True, False):
+        mine = made.leaves(*needs) if needs else made
+        given = dict(mine.tensors)
+        x, gate_up, down, weights = (given.pop(name) for name in NAMES[:4])
+        transport = Alone(gate_up.shape[0], x.shape[0] + 2)  # rows that no token fills
+        plan = transport.plan(mine.ids)
+        on_input = made.options.get("weights_on") == "input"
+        form = Form(activation_of(made.options.get("activation", "swiglu")), on_input=on_input, backend="triton")
+        if whole:
+            operands = Operands(x, gate_up, down, weights, *(given.get(name) for name in NAMES[4:]))
+            out = through(Kernels(operands, form, None, made.options.get("main_grads")), transport, plan)
+        else:
+            rows, sent = dispatch(x, weights, transport, plan)
+            y = moe_feed_forward(rows, gate_up, down, None, sent, routing=plan.routing, **given, **made.options)
+            out = combine(y, transport, plan)
+        if needs:
+            out.backward(torch.linspace(-1, 1, out.numel(), device=out.device).reshape(out.shape))
+        found.append((out.detach(), mine.gradients(), transport.uses))
+    return found
+
+
+OPTIONS = [
+    {}, dict(bias=True), dict(weights_on="input", activation="relu2"), dict(bias=True, weights_on="input"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("needs", [(), NAMES, ("x", "down"), ("weights",), ("gate_up",)], ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_whole_way_is_its_halves_and_the_layer(options, needs):
+    made = make(backend="triton", **options)
+    (out, grads, uses), (wanted, wanted_grads, wanted_uses) = through_and_apart(made, needs)
+    assert torch.equal(out, wanted)
+    for name, grad in wanted_grads.items():
+        assert (grad is None) == (grads[name] is None), name
+        assert grad is None or torch.equal(grad, grads[name]), name
+    assert uses == wanted_uses, "another rank may take the other way"
+
+
+def test_main_gradients_of_the_whole_way():
+    made, found = make(backend="triton"), []
+    for _ in range(2):
+        held = [torch.ones_like(made.tensors[name]) for name in ("gate_up", "down")]
+        made.options["main_grads"] = held
+        found.append(held)
+        (_, grads, _), _ = through_and_apart(made)
+        assert grads["gate_up"] is grads["down"] is None
+        assert not torch.equal(held[0], torch.ones_like(held[0]))
+    assert all(map(torch.equal, *found))
+
+
+def test_gradients_of_gradients_are_refused():
+    made = make(backend="triton").leaves()
+    transport = Alone(5, 7)
+    operands = Operands(*(made.tensors[name] for name in NAMES[:4]))
+    form = Form(activation_of("swiglu"), backend="triton")
+    out = through(Kernels(operands, form), transport, transport.plan(made.ids))
+    with pytest.raises(RuntimeError, match="no gradients of gradients"):
+        torch.autograd.grad(out.sum(), operands.x, create_graph=True)
