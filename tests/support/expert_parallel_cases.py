@@ -461,10 +461,37 @@ def symmetric_forward(world):
                     return f"{options}, gradients on rank 0 {mixed}: {found}"
                 if not torch.equal(out, wanted) and not (mixed and not on_cpu):
                     return f"{options}: other bits"
-                if pushed != [not needs and x.shape[0] > 0]:
+                if pushed != [not (needs and "fp8_recipe" in options)]:
                     return f"{options}, gradients on rank 0 {mixed}: pushed rows of experts: {pushed}"
     finally:
         peers.push = push
+    return True
+
+
+def symmetric_gradients(world):
+    """With gradients, too: those of the two halves around a layer, also where the first rank takes the halves."""
+    on_cpu = world.device.type == "cpu"
+    dtype = torch.float32 if on_cpu else torch.bfloat16
+    x, ids, weights, grad = (each[world.rank] for each in tokens_of(world, dtype=dtype))
+    gate_up, down, *_ = (mine(world, each) for each in weights_of(world.device, dtype))
+    ep = ExpertParallel(world.group, EXPERTS, **({} if on_cpu else SYMMETRIC))
+    ep.transport = SharedMemory(world.group, EXPERTS // world.size, 12) if on_cpu else ep.transport
+    for weights_on in ("output", "input"):
+        options, found = dict(weights_on=weights_on, backend="triton"), []
+        for halves in (True, False, world.rank == 0):
+            leaves = [each.detach().clone().requires_grad_() for each in (x, gate_up, down, weights)]
+            if halves:
+                rows, choices, handle = ep.dispatch(leaves[0], ids, leaves[3])
+                routed = dict(routing=choices.routing, **options)
+                y = moe_feed_forward(rows, *leaves[1:3], None, choices.weights, **routed)
+                out = ep.combine(y, handle)
+            else:
+                out = moe_feed_forward(*leaves[:3], ids, leaves[3], ep=ep, **options)
+            out.backward(grad)
+            found.append([out.detach(), *(each.grad for each in leaves)])
+        for each in found[1:]:
+            if not all(map(torch.equal, each, found[0])):
+                return f"{weights_on}: other bits"
     return True
 
 
@@ -561,7 +588,7 @@ BOTH = {
         unequal, bfloat16, weights_on_input, one_rank_has_all_tokens, all_go_to_one_rank, no_rank_has_tokens,
         one_expert_thrice, ids_that_are_no_expert, narrow_ids, in_chunks, with_adapters, in_float8, each_token_once,
         one_sum_a_rank, deterministic, pending, unrouted, torchtitan_dispatcher, symmetric_in_shared_memory,
-        symmetric_forward, other_rows, benchmark, refused,
+        symmetric_forward, symmetric_gradients, other_rows, benchmark, refused,
     )
 }  # fmt: skip
 LAST = {"dead_rank": dead_rank}
