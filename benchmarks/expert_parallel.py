@@ -235,14 +235,12 @@ def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict
         found.append(about | dict(way=name, error=error, bytes_one_way=wire, peak_bytes=peak) | times)
     landing = equal_splits(handle.matrix, sizes.hidden, dtype, device)
     others = {
-        "all_to_all_single, equal splits of the deduplicated bytes": [lambda: dist.all_to_all_single(*landing)],
+        "all_to_all_single, equal splits of the deduplicated bytes": lambda: dist.all_to_all_single(*landing),
     }
     if device.type == "cuda":
-        passes = ways["symmetric"].forward, ways["symmetric"].step
-        others["symmetric, in a graph"] = [capture(each).replay for each in passes]
-    for name, calls in others.items():
-        times = dict(zip(("forward_us", "both_us"), (slowest(call, sizes.repeats, device) for call in calls)))
-        found.append(about | dict(way=name, both_us=None) | times)
+        others["symmetric, forward in a graph"] = capture(ways["symmetric"].forward).replay
+    for name, call in others.items():
+        found.append(about | dict(way=name, forward_us=slowest(call, sizes.repeats, device), both_us=None))
     return found
 
 

@@ -9,13 +9,15 @@ Records are measured on an H200. `RECORDS` names those that are measured on othe
 GPU, with the GPU in its name: on an H100, `configurations` writes configurations_h100.json.
 
 A record is written whole, after its outputs were verified. An error leaves the old file as it was. Programs that report
-each row keep the rows before an error in a file that ends in ".part". Each record is measured in its own process, and
-depends on the files that this process and its children load and read.
+each row keep the rows before an error in a file that ends in ".part". With --go-on, a record that lists its cases is
+measured for those alone that such a file has not got, if code, GPU and versions are the same. Each record is measured
+in its own process, and depends on the files that this process and its children load and read.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import pathlib
 import re
@@ -40,12 +42,14 @@ class Part(NamedTuple):
         other_gpus: GPUs beside the H200 that have a record, too.
         tells_rows: whether the function takes ``keep``, and calls it with the results so far after each row.
         depends_on: patterns of the files that a record depends on, if other programs measure. Else: all loaded files.
+        has_cases: whether the module lists what it measures, ``cases()``, dataclasses whose fields are in the rows.
     """
 
     measure: str
     other_gpus: tuple[str, ...] = ()
     tells_rows: bool = False
     depends_on: tuple[str, ...] = ()
+    has_cases: bool = False
 
 
 RECORDS = {
@@ -64,7 +68,7 @@ RECORDS = {
     "block_scaled": Part("block_scaled.rows"),
     "masked": Part("masked_api.rows"),
     "jagged": Part("jagged_api.rows", tells_rows=True),
-    "moe": Part("moe_api.rows", ("h100",), tells_rows=True),
+    "moe": Part("moe_api.rows", tells_rows=True, has_cases=True),
     "expert_parallel": Part("expert_parallel.record_of_gpus", depends_on=record.LIBRARY),
     "hopper_steps": Part("hopper_steps.measure"),
     "configurations": Part("time_model.measure", ("h100",)),
@@ -97,20 +101,52 @@ def file_name(name: str, gpu: str) -> str:
     raise ValueError(f"{name} has records of h200, {', '.join(others)}, and this is {gpu}")
 
 
-def measure(part: Part, path: pathlib.Path, commit: str | None) -> None:
-    """Measure a record and write it to a file."""
-    module, function = part.measure.split(".")
+def measure(part: Part, path: pathlib.Path, commit: str | None, go_on: bool = False) -> None:
+    """Measure a record and write it to a file; with ``go_on``, what its unfinished file has not got."""
+    name, function = part.measure.split(".")
     unfinished = path.with_name(f"{path.name}.part")
     with loaded.Watch() as watch:
 
         def about() -> dict:
-            return record.provenance(commit, part.depends_on or watch.files())
+            return record.provenance(commit, part.depends_on or watch.files()) | begun
+
+        def whole(found: dict) -> dict:
+            return found | {"rows": [*rows, *found["rows"]]} if rows else found
 
         torch.manual_seed(0)
-        options = {"keep": lambda rows: record.write(unfinished, rows.as_json(), about())} if part.tells_rows else {}
-        results = getattr(importlib.import_module(module), function)(**options)
-        record.write(path, results, about())
+        module, begun, rows = importlib.import_module(name), {}, []
+        if go_on and part.has_cases and unfinished.is_file():
+            rows, begun = rows_of_same_code(unfinished, record.provenance(commit))
+            left = [case for case in module.cases() if not any(has_measured(row, case) for row in rows)]
+            module.cases = lambda: left
+        keep = {"keep": lambda rows: record.write(unfinished, whole(rows.as_json()), about())}
+        results = getattr(module, function)(**keep if part.tells_rows else {})
+        record.write(path, whole(results), about())
     unfinished.unlink(missing_ok=True)
+
+
+def rows_of_same_code(unfinished: pathlib.Path, here: dict) -> tuple[list[dict], dict]:
+    """The rows of an unfinished record, and when they were measured.
+
+    Args:
+        here: today's provenance.
+
+    Raises:
+        ValueError: code, machine or versions were other ones.
+    """
+    found = record.read(unfinished)
+    was = found["provenance"]
+    same = ("gpu", "torch", "triton", "cuda", "python", "commit")
+    if other := [key for key in same if was[key] != here[key]]:
+        raise ValueError(f"{unfinished} was measured with other {', '.join(other)}: measure without --go-on")
+    if record.is_stale(found):
+        raise ValueError(f"{unfinished} was measured with other code: measure without --go-on")
+    return found["rows"], {"begun": was.get("begun", was["date"])}
+
+
+def has_measured(row: dict, case: object) -> bool:
+    """Whether a row is of a case."""
+    return dataclasses.asdict(case).items() <= row.items()
 
 
 def main() -> None:
@@ -119,6 +155,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="RECORD", help=f"of {', '.join(RECORDS)}")
     parser.add_argument("--out", type=pathlib.Path, default=record.RESULTS)
     parser.add_argument("--commit", help="commit of the code in full, where it cannot be asked of git")
+    parser.add_argument("--go-on", action="store_true", help="keep the rows of unfinished records of the same code")
     parser.add_argument("--stale", action="store_true", help="list records that are older than their code, and stop")
     arguments = parser.parse_args()
     if arguments.stale:
@@ -140,9 +177,10 @@ def main() -> None:
         start = time.time()
         if len(files) > 1:
             options = [f"--out={arguments.out}", *([f"--commit={arguments.commit}"] if arguments.commit else [])]
+            options += ["--go-on"] * arguments.go_on
             subprocess.run([sys.executable, __file__, name, *options], check=True)
         else:
-            measure(RECORDS[name], arguments.out / f"{file}.json", arguments.commit)
+            measure(RECORDS[name], arguments.out / f"{file}.json", arguments.commit, arguments.go_on)
             print(f"{file}: {time.time() - start:.0f} s", flush=True)
 
 

@@ -16,7 +16,7 @@ WAYS = {
     "by hand, our products": "by hand, ours",
     "all_to_all": '`"all_to_all"`',
     "symmetric": '`"symmetric"`',
-    "symmetric, in a graph": "in a graph",
+    "symmetric, forward in a graph": "in a graph",
     "the layer alone, on the rows that arrive": "no exchange",
     ONE_GPU: "one GPU",
 }

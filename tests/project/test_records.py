@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import re
 import sys
@@ -128,6 +129,55 @@ def test_rows_before_an_error_are_kept_beside_the_record(on_a_gpu, monkeypatch, 
     run.main()
     assert [path.name for path in tmp_path.iterdir()] == ["zoo.json"]
     assert record.read(tmp_path / "zoo.json")["rows"] == 2
+
+
+@dataclasses.dataclass
+class Case:
+    tokens: int
+
+
+def test_a_record_that_was_cut_off_goes_on(on_a_gpu, monkeypatch, tmp_path):
+    """Where code and machine are the same, the cases without a row are measured."""
+    measured, about = [], dict.fromkeys((*MACHINE, "date"), "same") | {"depends_on": (), "commit": "a" * 40}
+
+    def measure(keep):
+        rows = []
+        for case in sys.modules["stand_in"].cases():
+            if case.tokens == stops:
+                raise RuntimeError("lost device")
+            measured.append(case.tokens)
+            rows.append({"tokens": case.tokens, "us": len(measured)})
+            keep(types.SimpleNamespace(as_json=lambda: {"rows": rows}))
+        return {"rows": rows}
+
+    def cases():
+        return [Case(tokens) for tokens in (1, 2, 3)]
+
+    on_a_gpu("NVIDIA H200", measure=measure, cases=cases)
+    monkeypatch.setattr(record, "provenance", lambda *given: about | {"depends_digest": provenance.digest(())})
+    monkeypatch.setattr(run, "RECORDS", {"zoo": run.Part("stand_in.measure", tells_rows=True, has_cases=True)})
+    monkeypatch.setattr("sys.argv", ["run.py", "zoo", "--go-on", "--out", str(tmp_path)])
+    stops = 3
+    with pytest.raises(RuntimeError, match="lost device"):
+        run.main()
+    sys.modules["stand_in"].cases = cases
+    about["torch"] = "another"
+    with pytest.raises(ValueError, match="other torch"):
+        run.main()
+    about["torch"], stops = "same", None
+    run.main()
+    assert measured == [1, 2, 3]
+    written = record.read(tmp_path / "zoo.json")
+    assert written["rows"] == [{"tokens": n, "us": n} for n in measured]
+    assert written["provenance"]["begun"] == "same"
+
+
+def test_rows_of_other_code_are_not_kept(tmp_path):
+    about = dict.fromkeys((*MACHINE, "date", "commit"), "same")
+    stale = about | {"depends_on": ["course_kernels/config.py"], "depends_digest": "another"}
+    record.write(tmp_path / "zoo.json.part", {"rows": []}, stale)
+    with pytest.raises(ValueError, match="other code"):
+        run.rows_of_same_code(tmp_path / "zoo.json.part", about)
 
 
 def test_several_parts_are_measured_each_in_a_process_of_its_own(on_a_gpu, monkeypatch, tmp_path):

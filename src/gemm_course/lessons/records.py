@@ -379,7 +379,7 @@ def weak_scaling(
     """
     names = {
         "by hand, our products": "by hand", "all_to_all": "all_to_all", "symmetric": "symmetric",
-        "symmetric, in a graph": "symmetric, in a graph",
+        "symmetric, forward in a graph": "symmetric, in a graph",
     }  # fmt: skip
     key = {"forward": "forward_us", "step": "both_us"}[part]
     wanted = dict(model=model, tokens=tokens, routing=routing)

@@ -224,7 +224,7 @@ def parallel_record(ranks=(2, 4), tokens=8192):
     us = {
         "by hand, torch's products": 9.0, "by hand, our products": 8.0, "all_to_all": 5.0, "all_to_all, 2 chunks": 4.0,
         "symmetric": 3.0, "the layer alone, on the rows that arrive": 2.0, "one GPU, all experts, its tokens": 2.5,
-        "symmetric, in a graph": 2.8,
+        "symmetric, forward in a graph": 2.8,
     }  # fmt: skip
     models = ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3")
     return {"runs": [
