@@ -78,12 +78,13 @@ def summary(outcomes: list[Outcome]) -> str:
 
 def run_all() -> int:
     python, lint_imports = sys.executable, str(Path(sys.executable).with_name("lint-imports"))
+    without = (f"--ignore={path}" for path in BROWSER_TESTS)
     outcomes = [
         part("ruff check", python, "-m", "ruff", "check", "."),
         part("ruff format", python, "-m", "ruff", "format", "--check", "."),
         part("imports", lint_imports, "--no-cache"),
         # Each worker gets neighbouring tests, so most fixtures of a module or a folder are made once.
-        pytest("unit tests", "-n", "2", "--dist=worksteal", "tests", *(f"--ignore={path}" for path in BROWSER_TESTS)),
+        pytest("unit tests", "-n", "2", "--dist=worksteal", "-p", "no:nbval", "tests", *without),
         # A notebook's cells need one kernel, so one worker. These tests wait for processes to start: of two cores two
         # workers leave 40 % idle, so there is one more.
         pytest("notebooks", "-n", "3", "--dist", "loadfile", "--nbval", *BROWSER_TESTS, *NOTEBOOKS),
