@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
+import os
 import signal
 
 import pytest
@@ -51,6 +52,11 @@ if runtime.mode() == "interpreter":
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So it is in what a shell started in the background; all that tests start and interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What Inductor compiles here is small: headers compiled ahead, trials of vector instructions and a pool of processes
+# take 10 s, and save less. It reads these when it is imported.
+for name, value in (("COMPILE_THREADS", "1"), ("CPP_CACHE_PRECOMPILE_HEADERS", "0"), ("VEC_ISA_OK", "1")):
+    os.environ.setdefault(f"TORCHINDUCTOR_{name}", value)
 
 # The threads of a pool wait for each other by spinning, and fight over the cores with answers' processes and with the
 # pools of other workers: the tests of exercise 06 took 156 s on two busy cores, and 30 s with one thread.

@@ -93,6 +93,7 @@ def run(title: str, command: list[str]) -> str:
         log.flush()
         # A user's settings for pip outside of virtual environments make it refuse to work inside of one.
         variables = {**os.environ, "PIP_USER": "0", "PYTHONNOUSERSITE": "1", "LC_ALL": "C.UTF-8"}
+        variables.pop("PYTHONDONTWRITEBYTECODE", None)  # images of containers set it; see `install`
         process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=log, stderr=subprocess.STDOUT)
     try:
         while process.poll() is None:

@@ -43,8 +43,10 @@ def part(name: str, *command: str, report: Path | None = None, gpu: bool = False
     of several."""
     print(f"\n=== {name}", flush=True)
     started = time.monotonic()
-    hidden = {} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
-    code = subprocess.run(command, cwd=ROOT, env=os.environ | hidden).returncode
+    environment = os.environ | ({} if gpu else {"CUDA_VISIBLE_DEVICES": ""})
+    # Images of containers set it. Then each of the many processes that import torch compiles its source, for a second.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    code = subprocess.run(command, cwd=ROOT, env=environment).returncode
     passed, failed, skipped = counts(report) if report and report.exists() else (int(code == 0), 0, 0)
     if code != 0 and failed == 0:
         # No test failed, and yet the program is not content: a check failed, nothing was collected, it did not start.
@@ -76,12 +78,13 @@ def summary(outcomes: list[Outcome]) -> str:
 
 def run_all() -> int:
     python, lint_imports = sys.executable, str(Path(sys.executable).with_name("lint-imports"))
+    without = (f"--ignore={path}" for path in BROWSER_TESTS)
     outcomes = [
         part("ruff check", python, "-m", "ruff", "check", "."),
         part("ruff format", python, "-m", "ruff", "format", "--check", "."),
         part("imports", lint_imports, "--no-cache"),
         # Each worker gets neighbouring tests, so most fixtures of a module or a folder are made once.
-        pytest("unit tests", "-n", "2", "--dist=worksteal", "tests", *(f"--ignore={path}" for path in BROWSER_TESTS)),
+        pytest("unit tests", "-n", "2", "--dist=worksteal", "-p", "no:nbval", "tests", *without),
         # A notebook's cells need one kernel, so one worker. These tests wait for processes to start: of two cores two
         # workers leave 40 % idle, so there is one more.
         pytest("notebooks", "-n", "3", "--dist", "loadfile", "--nbval", *BROWSER_TESTS, *NOTEBOOKS),

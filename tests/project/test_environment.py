@@ -380,6 +380,13 @@ def test_a_step_that_fails_shows_its_error_and_names_the_log(tmp_path, monkeypat
     assert re.fullmatch(r"(\w+: \d+ s\n){3}", capsys.readouterr().out)
 
 
+def test_what_a_step_imports_is_stored_as_bytecode(tmp_path, monkeypatch):
+    """Where learners' code runs, nothing is stored: each check would compile torch's source."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(bootstrap, "LOG", tmp_path / "log")
+    assert bootstrap.run("Trying it", [sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"]) == "False\n"
+
+
 def test_uv_takes_the_settings_for_pip(tmp_path, monkeypatch):
     pytest.importorskip("pip")
     settings = tmp_path / "pip.conf"
@@ -549,6 +556,13 @@ def test_a_part_sees_gpus_only_if_it_is_told_to(monkeypatch, gpu):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     asks = f"import os, sys; sys.exit(os.environ['CUDA_VISIBLE_DEVICES'] != {'0' if gpu else ''!r})"
     assert run_tests.part("asks", sys.executable, "-c", asks, gpu=gpu).failed == 0
+
+
+def test_what_a_part_imports_is_stored_as_bytecode(monkeypatch):
+    """A second less for each process that imports torch."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    asks = "import sys; sys.exit(sys.dont_write_bytecode)"
+    assert run_tests.part("asks", sys.executable, "-c", asks).failed == 0
 
 
 def test_the_tests_of_the_library_need_no_package_of_the_course():

@@ -123,9 +123,9 @@ def stand_in(monkeypatch):
 
 
 def smaller(case):
-    """The case with fewer rows, unless it needs many to be taken."""
-    many = case.call.recipe == "blockwise"
-    return case if many else replace(case, call=replace(case.call, sizes=(17, 0, 9), tail=2))
+    """The case with fewer rows. In blocks of 128 rows, several of them."""
+    sizes = (161, 112) if case.call.recipe == "blockwise" else (17, 0, 9)
+    return replace(case, call=replace(case.call, sizes=sizes, tail=2))
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -8,7 +8,7 @@ import pytest
 
 import time_model as program
 from course_kernels.bench import record, zoo
-from course_kernels.bench.tuning import sweep, tune
+from course_kernels.bench.tuning import fit, sweep, tune
 from course_kernels.engine.tuning import Gpu, Kind, measured
 from course_kernels.engine.tuning.candidates import by_name
 from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
@@ -56,6 +56,7 @@ def test_the_program_writes_what_the_library_reads(tmp_path, monkeypatch, capsys
 
     monkeypatch.setattr(record, "load", load)
     monkeypatch.setattr(program, "RECORDS", {"h100": "configurations_h100"})
+    monkeypatch.setattr(fit, "STEPS", 2)  # how well a fit chooses: tests/course_kernels/bench/tuning
     monkeypatch.setattr("sys.argv", ["time_model.py", "--out", str(tmp_path)])
     program.main()
     name, _, gpu, found = measured.read(tmp_path / "h100.json")

@@ -1,25 +1,16 @@
-"""Tests of grouped products with DTensor and FSDP2 in two processes, for ``test_sharding``.
-
-``python sharded.py cpu`` (or ``cuda``) starts both. Its last line is JSON: for each case true, or a description of the
-mistake.
-"""
+"""Cases of ``ranks`` for ``test_sharding``: grouped products with DTensor and FSDP2. Each takes a mesh of the world."""
 
 from __future__ import annotations
 
 import itertools
-import json
-import multiprocessing
-import os
-import socket
-import sys
-import traceback
 import types
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
-WORLD = 2
+import ranks
+
 G, M, K, N, TOTAL = 4, 16, 32, 48, 32  # halves keep the strides that torch wants
 SHAPES = {
     "m": ((TOTAL, K), (G, K, N)),
@@ -299,47 +290,14 @@ CASES = {
 }
 
 
-# ---- the processes
-
-
-def work(rank, device, port, results):
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port))
-    if device == "cuda":
-        torch.cuda.set_device(rank)
-    torch.distributed.init_process_group("gloo" if device == "cpu" else "nccl", rank=rank, world_size=WORLD)
-    from torch.distributed.device_mesh import init_device_mesh
-
-    mesh, found = init_device_mesh(device, (WORLD,)), {}
-    for name, case in CASES.items():
-        try:
-            found[name] = case(mesh)
-        except Exception:
-            found[name] = traceback.format_exc()
-            break  # the processes may wait for each other from here on
-    results.put(found)
-    results.close()
-    results.join_thread()
-    os._exit(0)  # another process that has failed would keep this one waiting
-
-
-def main(device):
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    workers = [context.Process(target=work, args=(rank, device, port, results)) for rank in range(WORLD)]
-    for worker in workers:
-        worker.start()
-    try:
-        found = [results.get(timeout=400) for _ in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    wrong = {name: each[name] for each in found for name in each if each[name] is not True}
-    print(json.dumps({name: wrong.get(name, name in found[0] or "not reached") for name in CASES}))
+def on_mesh(case):
+    """A case of ``ranks``."""
+    return lambda world: case(world.mesh())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    # Once, before the processes fork: without them the compiler takes two seconds of each.
+    import torch._dynamo
+    import torch.distributed.tensor
+
+    ranks.main({name: on_mesh(case) for name, case in CASES.items()})

@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 import functools
-import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import forked
+import ranks
 import sharded
 from course_kernels.packed import sharding
 
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, TWO_GPUS])]
+found = functools.cache(ranks.found)
 
 
-@functools.cache
-def found(device):
-    """The result of each case; all run in two processes."""
-    if not torch.distributed.is_available():
-        pytest.skip("this build of torch has no torch.distributed")
-    done = subprocess.run(
-        [sys.executable, sharded.__file__, device],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this build of torch has no torch.distributed")
 @pytest.mark.parametrize("case", sharded.CASES)
 @pytest.mark.parametrize("device", DEVICES)
 def test_two_processes(device, case):
-    assert found(device)[case] is True, found(device)[case]
+    results = found(sharded.__file__, 2, device)
+    assert results[case] is True, results[case]
 
 
 def test_plain_tensors_do_not_import_torch_distributed():
@@ -57,9 +41,9 @@ def test_plain_tensors_do_not_import_torch_distributed():
 def test_strategies_shard_every_dimension_but_the_ragged_one():
     """In the result, mat_a and mat_b. Sharding K always gives a partial sum, and nothing else does."""
     ragged = {(2, 3): (0, 0, None), (3, 2): (1, None, 1), (2, 2): (None, 1, 0)}
-    for ranks, strategies in sharding.SHARDED.items():
+    for dims, strategies in sharding.SHARDED.items():
         for out, a, b, bias in strategies:
-            for dim, forbidden in zip((out, a, b), ragged.get(ranks, (None,) * 3)):
+            for dim, forbidden in zip((out, a, b), ragged.get(dims, (None,) * 3)):
                 assert dim is None or dim != forbidden
-            assert (out == "+") == (a == ranks[0] - 1 and b == ranks[1] - 2)
+            assert (out == "+") == (a == dims[0] - 1 and b == dims[1] - 2)
             assert bias in (None, "+", 0, 1)
