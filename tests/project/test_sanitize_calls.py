@@ -164,7 +164,7 @@ def wrong(function):
 SIDES = [(FeedForward(), ck, "moe_feed_forward"), (FeedForward(with_grads=False), ck, "moe_feed_forward")]
 SIDES += [(FeedForward(recipe="rowwise"), ck, "moe_feed_forward"), (Route(), Routing, "of")]
 SIDES += [(Journey(), moe_calls, name) for name in ("sends_of", "of_choices", "to_choices")]
-SIDES += [(Journey(), peers, "returning"), (Journey(), moe_calls, "total")]
+SIDES += [(Journey(), moe_calls, "combine")]
 SIDES += [(Pack(), scaled_calls, "pack")]
 
 
@@ -185,6 +185,13 @@ def test_wrong_gradients_are_reported(monkeypatch):
             patched.setattr(layer, "_weight_gradient", lambda left, right, out, *others: out.zero_())
             with pytest.raises(AssertionError, match=r"(?s)^FeedForward\(.*(main_grads|gradient) of gate_up"):
                 call.check("cpu", "triton")
+
+
+def test_results_that_are_looked_for_elsewhere_are_reported(monkeypatch):
+    returning = peers.returning
+    monkeypatch.setattr(peers, "returning", lambda sends, most: returning(sends, most + 1))
+    with pytest.raises(AssertionError, match="places of sends: wrong"):
+        Journey().check("cpu", "triton")
 
 
 def test_rows_that_do_not_arrive_are_reported(monkeypatch):

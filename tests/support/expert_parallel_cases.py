@@ -426,13 +426,17 @@ def symmetric_in_shared_memory(world):
     """Values and gradients of a layer, with sentinels, a rank without tokens and more memory than tokens."""
     if world.device.type != "cpu":
         return True
-    way = SharedMemory(world.group, EXPERTS // world.size, 10)
-    return same_as_one(world, ids=lambda each: torch.where(each == 3, EXPERTS, each), transport=way)
+    for options in ({}, dict(backend="triton"), dict(backend="triton", weights_on="input")):
+        way = SharedMemory(world.group, EXPERTS // world.size, 10)
+        found = same_as_one(world, ids=lambda each: torch.where(each == 3, EXPERTS, each), transport=way, **options)
+        if found is not True:
+            return f"{options}: {found}"
+    return True
 
 
 def symmetric_forward(world):
     """Without gradients, the last step sums into other ranks' memory, and rows are read where they lie: the bits of
-    the two halves around a layer, which copy; also where ranks differ in that, and call after call in one buffer."""
+    the two halves around a layer, which copy; also where one rank has the halves, and call after call in one buffer."""
     on_cpu = world.device.type == "cpu"
     dtype = torch.float32 if on_cpu else torch.bfloat16
     x, ids, weights, _ = (each[world.rank] for each in tokens_of(world, dtype=dtype))
@@ -449,20 +453,20 @@ def symmetric_forward(world):
     try:
         for options in ({}, dict(weights_on="input"), dict(fp8_recipe="rowwise")):
             options["backend"] = "triton"
-            rows, choices, handle = ep.dispatch(x, ids, weights)
-            given = dict(routing=choices.routing, **options)
-            wanted = ep.combine(moe_feed_forward(rows, gate_up, down, None, choices.weights, **given), handle)
-            for mixed in (False, True, False):
-                needs = mixed and world.rank == 0
-                own = x.clone().requires_grad_(needs)
+            wanted = None
+            for by_halves in (range(world.size), (), (0,), ()):
                 pushed.clear()
-                out = moe_feed_forward(own, gate_up, down, ids, weights, ep=ep, **options)
-                if (found := close(dtype, out=(out, wanted))) is not True:
-                    return f"{options}, gradients on rank 0 {mixed}: {found}"
-                if not torch.equal(out, wanted) and not (mixed and not on_cpu):
-                    return f"{options}: other bits"
-                if pushed != [not (needs and "fp8_recipe" in options)]:
-                    return f"{options}, gradients on rank 0 {mixed}: pushed rows of experts: {pushed}"
+                if world.rank in by_halves:
+                    rows, choices, handle = ep.dispatch(x, ids, weights)
+                    given = dict(routing=choices.routing, **options)
+                    out = ep.combine(moe_feed_forward(rows, gate_up, down, None, choices.weights, **given), handle)
+                else:
+                    out = moe_feed_forward(x, gate_up, down, ids, weights, ep=ep, **options)
+                wanted = out if wanted is None else wanted
+                if not torch.equal(out, wanted):
+                    return f"{options}, ranks {by_halves} have the halves: other bits"
+                if pushed != [world.rank not in by_halves]:
+                    return f"{options}, ranks {by_halves} have the halves: pushed rows of experts: {pushed}"
     finally:
         peers.push = push
     return True
