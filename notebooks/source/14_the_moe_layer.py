@@ -37,7 +37,7 @@ from torch.nn.functional import grouped_mm, silu
 
 from course_kernels import codegen, moe, moe_feed_forward, runtime
 from course_kernels.bench import record
-from course_kernels.kernels import gated, moe_routing, moe_rows
+from course_kernels.kernels import gated, moe_few, moe_routing, moe_rows
 from gemm_course.figures import f14_layer as figures
 from gemm_course.lessons import l14_layer_bytes as layer_bytes, records
 from gemm_course.lessons.listing import fold
@@ -590,7 +590,8 @@ for T in (1, 64, 1024, 32768):
 #
 # - **Thousands of tokens:** the bytes between the products count. Fusing saves most of them.
 # - **From eight to a few hundred tokens:** most experts have a row or a few, so their weights are read, and there is
-#   little else to move. The fifteen operations are nearly as fast. Here fusing does not pay.
+#   little else to move. On the GPU the fifteen operations would be nearly as fast. What is recorded is a call: its host
+#   needs longer for fifteen launches than the GPU for the weights.
 # - **One token:** eight experts have one row each. Now fusing saves launches, eleven of fifteen. What is left?
 
 # %%
@@ -602,17 +603,29 @@ print(f"eleven launches: {11e6 * launch:.0f} µs")
 # The reading is left. And recorded?
 
 # %%
-for name, ms in recorded_ms(1).items():
-    print(f"T = 1, {name}: {1e3 * ms:.0f} µs recorded, reading alone {1e6 * weights_of_8 / copy_rate:.0f} µs")
-if not recorded:
-    print("not recorded yet")
+one = next((row["us"] for row in recorded if row["tokens"] == 1), {})
+ways = {
+    "transformers' operations": "transformers forward", "its way for one token": "batched forward",
+    "two products alone": "products forward", "the library's layer": "graph forward", "reading": "reading",
+}  # fmt: skip
+for name, way in ways.items():
+    print(f"{name:24} {one[way]:5.0f} µs" if way in one else f"{name:24} not recorded yet")
 
 # %% [markdown]
-# Nearly all of the time is in the products. Routing and combine are the small difference, so there is little left to
-# fuse. The products themselves need longer than a copy of their weights. A likely reason: one row for each expert makes
-# few tiles, and an SM that loads little spends its time on filling and emptying its ring of stages. Only smaller
-# weights help, such as FP8 (lesson 12). So count before you fuse. If nearly all bytes are weights, a better epilogue
-# changes nothing.
+# The last line is `torch.amax` of as many bytes. It needs twice the time that a copy of gigabytes predicts: a kernel of
+# 50 MB has hardly filled the way to memory when it ends. So the layer takes as long as its reading, and as its two
+# products.
+#
+# It does not run the four kernels, either. One token needs no sort, and a tile of 16 rows would hold one row and
+# fifteen of zeros. Two kernels multiply weights and vectors. A program has a few lines of one weight, and loads the next
+# block while it multiplies the one before. The second kernel adds a token's choices before it writes.
+
+# %%
+display(fold(moe_few.first_kernel), fold(moe_few.second_kernel))
+
+# %% [markdown]
+# Now only smaller weights help, such as FP8 (lesson 12), which these kernels read as well. So count before you fuse. If
+# nearly all bytes are weights, a better epilogue changes nothing.
 #
 # ## Recorded
 #

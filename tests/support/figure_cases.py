@@ -375,6 +375,8 @@ case("f15_layers.beside_peers", BESIDE := {
            for model in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3") for routing in ("", " (Zipf)")}
     for part in ("forward", "forward and backward")}, "(H200, bfloat16)")
 case("f15_layers.beside_peers", BESIDE, "(H200, bfloat16)", width=7.5, row=0.225)
+case("f15_layers.beside_peers", BESIDE | {"forward": {"m, 1 token": {"its products alone": 2.0, "this library": 1.9}} |
+                                          BESIDE["forward"]}, "(H200, bfloat16)")
 case("f15_layers.scaling", {
     part: {"by hand": {1: 1.0, 2: 0.8, 4: 1.2}, "all_to_all": {1: 1.0, 2: 1.1, 4: 1.7},
            "symmetric": {1: 1.0, 2: 1.3, 4: 1.9}, "symmetric, in a graph": {1: 1.0, 2: 1.8, 4: 3.5}}

@@ -54,18 +54,20 @@ def beside_peers(
     A bar is a library; a black mark shows how fast the products alone are.
 
     Args:
-        panels: title → layer → way → ratio, as from ``records.layers_beside_peers``; all with the same layers.
+        panels: title → layer → way → ratio, as from ``records.layers_beside_peers``. A layer that a panel has not got
+            leaves its place empty there.
         label: of the horizontal axis, after "times as fast as transformers".
         width: in inches.
         row: inches of a layer.
     """
-    first = next(iter(panels.values()))
-    layers = list(first)
-    shown = [way for way in ("this library", "Liger") if any(way in ways for ways in first.values())]
+    layers = list(dict.fromkeys(layer for rows in panels.values() for layer in rows))
+    measured = {way for rows in panels.values() for ways in rows.values() for way in ways}
+    shown = [way for way in ("this library", "Liger") if way in measured]
     figure = Figure(figsize=(width, 1.0 + row * len(layers)))
     axes_of = figure.subplots(1, len(panels), sharey=True, squeeze=False).ravel()
     for axes, (title, rows) in zip(axes_of, panels.items(), strict=True):
-        for y, (layer, ways) in enumerate(rows.items()):
+        for layer, ways in rows.items():
+            y = layers.index(layer)
             for i, way in enumerate(shown):
                 if way in ways:
                     at = y + 0.36 * (i - (len(shown) - 1) / 2)
