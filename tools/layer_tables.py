@@ -41,9 +41,8 @@ def picture() -> str:
     """The README's picture: of the layer, once it has a record, and until then of its products."""
     if recorded("moe"):
         return (
-            "Layers of published models. Blue: this library. "
-            "Orange: [Liger](https://github.com/linkedin/Liger-Kernel). Grey line:\n"
-            "transformers on torch's `grouped_mm`. Steps are measured from 4,096 tokens on.\n\n"
+            "Blue: this library. Orange: [Liger](https://github.com/linkedin/Liger-Kernel). Grey line: "
+            "transformers on torch's\n`grouped_mm`.\n\n"
             '<img src="docs/layer.png" width="640" alt="Times as fast as transformers\' operations: the layer in this '
             "library and in Liger, forward, and forward and backward, on layers of published models; beside them the "
             'products alone">'
@@ -155,6 +154,6 @@ def parallel_gain() -> str:
         gains[ranks] = us["by hand, torch's products"] / min(us["all_to_all"], us["symmetric"])
     gpus, times = (listing(each) for each in (map(str, gains), (f"{each:.1f}" for each in gains.values())))
     return (
-        f"Over {gpus} {gpu_of(measured)}s, a layer of {SCALED['model']} trains {times} times as fast as\n"
+        f"On {gpus} {gpu_of(measured)}s, {SCALED['model']} trains {times} times as fast as\n"
         "[by hand](site/benchmarks.md#The-layer-on-several-GPUs)."
     )

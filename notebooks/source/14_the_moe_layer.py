@@ -617,8 +617,8 @@ for name, way in ways.items():
 # products.
 #
 # It does not run the four kernels, either. One token needs no sort, and a tile of 16 rows would hold one row and
-# fifteen of zeros. Two kernels multiply weights and vectors. A program has a few lines of one weight, and loads the next
-# block while it multiplies the one before. The second kernel adds a token's choices before it writes.
+# fifteen of zeros. Two kernels multiply weights and vectors. A program has a few lines of one weight, and loads a block
+# while it multiplies the one before. The second kernel adds a token's choices before it writes.
 
 # %%
 display(fold(moe_few.first_kernel), fold(moe_few.second_kernel))

@@ -138,7 +138,7 @@ def test_the_gain_on_several_gpus_is_of_a_step_over_the_same_by_hand(made_up):
     ]  # fmt: skip
     tables = made_up(runs=runs)
     assert tables.parallel_gain().startswith(
-        "Over 2 and 4 H7s, a layer of qwen3-30b-a3b trains 4.0 and 8.0 times as fast"
+        "On 2 and 4 H7s, qwen3-30b-a3b trains 4.0 and 8.0 times as fast"
     )
     row = tables.parallel_table().splitlines()[2]
     assert [cell.strip() for cell in row.split("|")[1:5]] == [
