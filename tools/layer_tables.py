@@ -42,7 +42,7 @@ def picture() -> str:
     if recorded("moe"):
         return (
             "Blue: this library. Orange: [Liger](https://github.com/linkedin/Liger-Kernel). Grey line: "
-            "transformers on torch's\n`grouped_mm`.\n\n"
+            "transformers.\n\n"
             '<img src="docs/layer.png" width="640" alt="Times as fast as transformers\' operations: the layer in this '
             "library and in Liger, forward, and forward and backward, on layers of published models; beside them the "
             'products alone">'
