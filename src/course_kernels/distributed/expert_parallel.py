@@ -69,7 +69,7 @@ class ExpertParallel:
     Notes:
         All methods but ``local`` are collective: every rank of the group calls them in the same order, also a rank
         without tokens. All ranks or none run the backward, for gradients of the same ones of x and weights. Where a
-        rank does not, the others' wait ends at the group's time-out, with an error that says what they were waiting for.
+        rank does not, the others' wait ends at the group's time-out, with an error that says what they waited for.
         The gradient of this rank's weights is that of the sum of all ranks' losses. It is not divided by their number,
         and must not be reduced over the group. Where the dense part's gradients are averages over ranks (DDP, FSDP),
         divide the experts' by as many; or let FSDP2 add (``set_gradient_divide_factor(1.0)`` and
