@@ -138,8 +138,8 @@ in_products = sum(1e3 * seconds(0, flops) for flops in product_flops(32768))
 print(f"predicted: {sum(plain_ms(32768)):.1f} ms for the layer, {in_products:.1f} ms of it in the products")
 
 # %% [markdown]
-# The rest is time in which the tensor cores wait. Faster products do not help there. And this is the least time that
-# the layer can take: not every operation is as fast as a copy.
+# Outside of the products the tensor cores wait, and faster products do not help there. The prediction is also the least
+# time that the layer can take: not every operation is as fast as a copy.
 #
 # ## One fusion at a time
 #
@@ -257,7 +257,7 @@ figures.fusions(plans, recorded_ms(T))
 # </details>
 #
 # Two of the rows have a time, recorded on an H200: the fifteen operations as transformers runs them, and the library's
-# layer. The steps between are no layers of a library, and were not timed.
+# layer in a CUDA graph. The steps between are no layers of a library, and were not timed.
 #
 # Nothing of it can be left out without merging the two products. That would need all of an expert's I columns in one
 # program, and its second weight as well: there is no room for them.
@@ -283,9 +283,23 @@ for name, ms in (predicted | {"two products alone": in_products}).items():
     print(f"{name:18} predicted {ms:4.1f} ms, {measured}")
 
 # %% [markdown]
-# The prediction is kind to the fifteen operations: it lets each of them run at the speed of a copy. And where the
-# routing weights are float32, as a careful router gives them, torch multiplies, orders and adds the results in float32.
-# There it moves twice the bytes. The fused kernel reads the same weights, and nothing gets wider.
+# The fifteen operations take nearly twice as long as predicted. First, the record's routing weights are float32, as a
+# careful router gives them. So torch multiplies, orders and adds the results in float32, and moves twice the bytes.
+# (The fused kernel reads the same weights, and nothing gets wider.) Second, torch's products of 128 experts are slower
+# than one large product:
+
+# %%
+*operands, routed = qwen3(T)
+wider = layer_bytes.operations(plain_layer, *operands, routed.float())
+in_float32 = sum(plain_ms(T)) + 1e3 * sum(b.moved - a.moved for a, b in zip(done, wider, strict=True)) / copy_rate
+rates = products["rows"]["zipf128-up"]["rate"]["forward"]  # of 128 experts
+slower = in_products * (rates["dense"] / rates["torch"] - 1)
+print(f"fifteen operations with float32 weights:         predicted {in_float32:.1f} ms")
+print(f"the same, torch's products at their own rate:    predicted {in_float32 + slower:.1f} ms")
+
+# %% [markdown]
+# The rate is of experts with fewer rows than here, so it may be too low. The rest cannot be divided: the record has no
+# times of single operations. The prediction lets each run at the speed of a copy.
 #
 # ## The smallest kernel
 #
@@ -584,15 +598,19 @@ for T in (1, 64, 1024, 32768):
     names = ("routing", "product 1", "product 2", "combine")
     shares = ", ".join(f"{name} {ms / sum(fused_ms(T)):.0%}" for name, ms in zip(names, fused_ms(T)))
     print(f"T = {T:6,}: {plain[T]:.3f} → {sum(fused_ms(T)):.3f} ms ({shares})")
+us = record.load("zoo")["rows"]
+for way, name in {"torch": "torch's", "auto": "the library's"}.items():
+    both = sum(us[f"qwen3-30b-a3b-512-zipf-{of}"]["us"]["forward"][way]["median_us"] for of in ("up", "down")) / 1e3
+    print(f"recorded, T = 512, both products alone: {name} {both:.3f} ms")
 
 # %% [markdown]
 # There are three regions:
 #
 # - **Thousands of tokens:** the bytes between the products count. Fusing saves most of them.
-# - **From eight to a few hundred tokens:** most experts have a row or a few, so their weights are read, and there is
-#   little else to move. On the GPU the fifteen operations would be nearly as fast. What is recorded is a call: its host
-#   needs longer for fifteen launches than the GPU for the weights.
-# - **One token:** eight experts have one row each. Now fusing saves launches, eleven of fifteen. What is left?
+# - **From sixteen to a few hundred tokens:** most experts have a few rows, so nearly all bytes are weights, and fusing
+#   saves few. The recorded gain has other reasons. torch's products are slower than the library's, as the last two
+#   lines show. And calls were timed: the host needs its time for fifteen operations.
+# - **One token:** eight experts have one row each. Now four kernels save eleven of fifteen launches. What is left?
 
 # %%
 weights_of_8 = 2 * 8 * 3 * I * H
@@ -600,7 +618,8 @@ print(f"weights of 8 experts: {weights_of_8 / 1e6:.0f} MB, {1e6 * weights_of_8 /
 print(f"eleven launches: {11e6 * launch:.0f} µs")
 
 # %% [markdown]
-# The reading is left. And recorded?
+# The reading is left. And recorded? (For one token transformers can also copy the chosen experts' weights, and multiply
+# them in a batch.)
 
 # %%
 one = next((row["us"] for row in recorded if row["tokens"] == 1), {})
@@ -612,25 +631,28 @@ for name, way in ways.items():
     print(f"{name:24} {one[way]:5.0f} µs" if way in one else f"{name:24} not recorded yet")
 
 # %% [markdown]
-# The last line is `torch.amax` of as many bytes. It needs twice the time that a copy of gigabytes predicts: a kernel of
-# 50 MB has hardly filled the way to memory when it ends. So the layer takes as long as its reading, and as its two
-# products.
+# The first line is the time of the host: the GPU's part was predicted above, and is far shorter. The last line is
+# `torch.amax` of as many bytes. It needs twice the time that was predicted from a copy of gigabytes: a kernel that
+# reads so little ends soon after it reaches the memory's full speed. So the library's layer takes about as long as
+# reading its weights. Only smaller weights would make it much faster.
 #
-# It does not run the four kernels, either. One token needs no sort, and a tile of 16 rows would hold one row and
-# fifteen of zeros. Two kernels multiply weights and vectors. A program has a few lines of one weight, and loads a block
-# while it multiplies the one before. The second kernel adds a token's choices before it writes.
+# For one token the library runs two kernels, not four. Nothing needs sorting. A tile of 16 rows would hold one row and
+# fifteen of zeros, so each kernel multiplies weights by vectors. A program has a few lines of one weight. It loads the
+# next block while it multiplies the one before. The second kernel adds the results of a token's experts before it
+# writes.
 
 # %%
 display(fold(moe_few.first_kernel), fold(moe_few.second_kernel))
 
 # %% [markdown]
-# Now only smaller weights help, such as FP8 (lesson 12), which these kernels read as well. So count before you fuse. If
-# nearly all bytes are weights, a better epilogue changes nothing.
+# They read weights in FP8 (lesson 12), too, which are half as large. So count before you fuse. If nearly all bytes are
+# weights, a better epilogue changes nothing. Launches and the products themselves may still be worth work.
 #
 # ## Recorded
 #
-# The record compares each layer with its own two products alone, six in a training step. At the grey line, everything
-# around the products would be free.
+# The record has the time of the library's products alone: two in a forward, six in a training step. How many times as
+# long do whole layers take? At the grey line, everything around the products would be free. Products and this library
+# are in CUDA graphs, the others as called. Liger and the others' training steps are measured from 4,096 tokens on.
 
 # %%
 uniform = [row for row in recorded if row["routing"] == "uniform"]
@@ -639,8 +661,9 @@ panels = {title: records.layer_overheads(uniform, part) for title, part in parts
 figures.overheads(panels) if recorded else print("not recorded yet")
 
 # %% [markdown]
-# Where few rows come to each expert, most of a step's time is in the products, because they read or write all weights.
-# With more rows, what is around them shows: the bytes that no fusion saves. Lesson 15 sets the layer beside its peers.
+# With up to 1,024 tokens the library's layer takes little longer than its products, which read or write all weights.
+# With more tokens the rest shows: in a forward the pass that adds results, in a step the pre-activation, too. No fusion
+# saves these bytes. Lesson 15 sets the layer beside its peers.
 #
 # ## In the library
 #

@@ -186,7 +186,7 @@ figures.matrices({"by hand": by_choice, "once for each rank": deduplicated})
 # A model: a transfer takes a latency, and its bytes over the link's bandwidth. Both numbers were fitted to
 # `all_to_all_single` on two H100. Here is a layer of Qwen3-30B-A3B with 16,384 tokens on each of two GPUs. The wire
 # carries tokens there and results back, and the SMs compute between them. If the tokens are cut into chunks, one chunk
-# travels while another is computed: they *overlap*.
+# travels while another is computed: they *overlap*. A dashed line is the time that was recorded, on two H200s.
 #
 # **Guess:** what saves more: to send each token once for each rank (*deduplicated*), or to overlap?
 
@@ -207,17 +207,33 @@ figures.timelines(times, recorded)
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# By the model, to deduplicate. What is left on the wire is short, and each chunk costs launches of its own.
+# To deduplicate. By the model, overlapping saves a little more. In the record, it makes the layer slower.
 #
 # </details>
 #
-# The model leaves out the launches, and the memory traffic of gathers and sums. Expect a real layer to take longer.
+# The model leaves out memory traffic of gathers and sums, and the host. The host matters most. It launches the kernels
+# of a layer, and it waits until it can read how many rows arrive. Meanwhile the SMs run out of work. A chunk is a whole
+# such call. So each further chunk adds a call's time on the host, and this is more than the wire takes in all:
+
+# %%
+few = records.parallel_times("qwen3-30b-a3b", 2, 1024, "uniform")
+if "overlapped" in recorded:
+    further = (recorded["overlapped"] - recorded["deduplicated"]) / (chunks - 1)
+    wire = times["overlapped"].dispatch_us + times["overlapped"].combine_us
+    print(f"each further chunk adds {further / 1e3:.1f} ms; on the wire, there and back: {wire / 1e3:.1f} ms simulated")
+for way in ("all_to_all", "symmetric", "symmetric, forward in a graph"):
+    print(f"1,024 tokens, {way}: " + (f"{few[way] / 1e3:.2f} ms" if way in few else "not recorded yet"))
+
+# %% [markdown]
+# With 1,024 tokens a GPU has little to do, and a call takes as long as its host. In a CUDA graph the host has no part.
+# NCCL's way reads sizes on the host, so it cannot be in a graph. *symmetric* can: nothing is read on the host, and
+# kernels write rows into the memory of other GPUs, over NVLink.
 #
 # ### Recorded
 #
-# Here are layers of three models with 8,192 tokens on each GPU. *all_to_all* is this library's layer over NCCL, and
-# *overlapped* the same in chunks. With *symmetric* nothing is read on the host: kernels write rows into the memory of
-# other GPUs, over NVLink. The dashed line is the same work without any exchange. By hand has our products, too.
+# Here are layers of three models with 8,192 tokens on each GPU, as called. *all_to_all* is this library's layer over
+# NCCL, and *overlapped* the same in chunks. *By hand* has this library's products, too. The dashed line is the layer
+# without any exchange, on the rows that arrive.
 
 # %%
 by_model = records.parallel_panels(8192)
@@ -234,10 +250,30 @@ else:
     print("not recorded yet")
 
 # %% [markdown]
+# Chunks never pay here. And the larger the experts, the less the exchange counts: Mixtral's take most of the time in
+# every way. Where does the rest of the time go? Here is the first layer again with 16,384 tokens, in a graph, so
+# without the host:
+
+# %%
+alone, wire = "the layer alone, on the rows that arrive", "all_to_all_single, equal splits of the deduplicated bytes"
+for gpus in (2, 4):
+    us = records.parallel_times("qwen3-30b-a3b", gpus, tokens, "uniform")
+    if us:
+        whole, experts, one_way = (us[way] / 1e3 for way in ("symmetric, forward in a graph", alone, wire))
+        parts = f"{experts:.2f} ms without exchange + {whole - experts:.2f}"
+        print(f"{gpus} GPUs: {whole:.2f} ms = {parts} (all_to_all_single, there and back: {2 * one_way:.2f})")
+    else:
+        print(f"{gpus} GPUs: not recorded yet")
+
+# %% [markdown]
+# The experts of a GPU take equally long in both rows. But with four GPUs a token travels to more ranks, so the exchange
+# takes longer. This record is of kernels that *fetched* results from other GPUs; today's push them home and sum on the
+# way, which is faster ([notes](../benchmarks/notes/moe.md)).
+#
 # ## The slowest rank decides
 #
 # A rank needs results of all others. So the rank whose experts are most in demand decides, and the others wait. Here
-# are the real plans of four processes.
+# are the real plans of four processes. Popular experts are neighbours here, and all are on rank 0.
 
 # %%
 arriving = {router: [choices for _, choices in processes.run(matrix_of, 4, router)] for router in ("uniform", "Zipf")}
@@ -246,9 +282,19 @@ figures.loads(arriving)
 # %%
 for router, counts in arriving.items():  # the layer of above, on four GPUs
     most = max(counts) / (sum(counts) / 4)
-    print(f"{router}: {layer_time(qwen3, tokens, Cluster(4), imbalance=most).total_us / 1e3:.2f} ms simulated")
+    ms = layer_time(qwen3, tokens, Cluster(4), imbalance=most, chunks=1).total_us / 1e3
+    print(f"{router}: most over mean {most:.2f}, {ms:.2f} ms simulated")
+graphs = dict(model="qwen3-30b-a3b", ranks=4, tokens=tokens, way="symmetric, forward in a graph")
+for row in records.parallel_rows():
+    if graphs.items() <= row.items():
+        router, most = row["routing"].replace("zipf", "Zipf"), row["imbalance_of_choices"]
+        ms, simulated = row["forward_us"] / 1e3, row["predicted_us"] / 1e3
+        print(f"recorded, {router}: most over mean {most:.2f}, {ms:.2f} ms, {simulated:.2f} simulated")
 
 # %% [markdown]
+# The record draws tokens by the same law, but there the popular experts are spread over the ranks by chance. So its
+# slowest rank has less to do.
+#
 # ## The rest of the model
 #
 # A model has more than experts: attention, norms, routers. All ranks need this *dense* part. Each rank runs it on its
@@ -418,8 +464,7 @@ for how in ("drawn again", "plan kept"):
 # ## The production code
 #
 # `sends_of` finds the sends, on the device. Over NVLink, `put_kernel` writes tokens into the memory of other GPUs, and
-# `push_kernel` writes the results home. A forward without gradients sums each token's rows of experts on the way. The
-# host reads nothing.
+# `push_kernel` writes the results home. On the way it sums each token's rows of experts. The host reads nothing.
 
 # %%
 display(fold(plan.sends_of), fold(peers.put_kernel), fold(peers.push_kernel))
