@@ -857,7 +857,7 @@ for name in (min(gains, key=gains.get), max(gains, key=gains.get)):
 #
 # Products are a share of the step. A faster *layer* gains more (lesson 14). Here, *transformers* runs fifteen
 # operations with torch's `grouped_mm`, and *Liger* a fused layer, tuned by its own autotuner. All are as called. The
-# dashed line is the products of the layer alone, in a graph: the ceiling.
+# dashed line is the layer's products alone, in a graph. Liger and the others' steps are measured from 4,096 tokens on.
 
 # %%
 layers = records.layer_record()
@@ -867,14 +867,16 @@ rates = {title: records.layer_rates(swept, part) for title, part in passes.items
 f15_layers.rates(rates) if swept else print("not recorded yet")
 
 # %% [markdown]
-# With few tokens, weights are read for little arithmetic, and all rates are low. The same as factors, for three models:
+# With few tokens, weights are read for little arithmetic, and all rates are low. The same as factors, where there is a
+# time of transformers, for three models:
 
 # %%
 beside = {title: records.layers_beside_peers(layers, part) for title, part in passes.items()}
 f15_layers.beside_peers(beside, "(as called)") if swept else print("not recorded yet")
 
 # %% [markdown]
-# How close is the layer to its own products, if both are in graphs? And how much memory is kept for the backward?
+# Fusing gains least on Mixtral: its experts are large, so the products take most of the time (lesson 14). How close is
+# the layer to its own products, if both are in graphs? And how much memory is kept for the backward?
 
 # %%
 if not layers["rows"]:
@@ -889,7 +891,9 @@ for row in layers["rows"]:
     print(f"{records.layer_title(row):36}{speed[0]:7.2f} {speed[1]:7.2f} {cells[0]:>16} {cells[1]:>13} {cells[2]:>6}")
 
 # %% [markdown]
-# And as called? Where the two differ, the host is the limit:
+# The farthest from its products is a step of 4,096 tokens: many bytes are moved around them, and they are still short.
+# A number above 1 is of one token. There the layer has kernels of its own (lesson 14), which can be faster than the two
+# products by `grouped_mm`. Now the layer in a graph, and as called:
 
 # %%
 if not swept:
@@ -900,6 +904,9 @@ for row in swept:
     print(f"{row['tokens']:6,} tokens, in a graph → as called: {', '.join(times)}")
 
 # %% [markdown]
+# A step of one token takes twice as long as called: the host is the limit. With 32,768 tokens it cannot be. There the
+# graph is slower in one pass and faster in the other, by about 5 %. So a difference of this size says nothing.
+#
 # ## Several GPUs
 #
 # Experts that do not fit into one GPU are spread over several, and tokens travel (lesson 16). Give each GPU as many
@@ -911,9 +918,11 @@ scaling = {title: records.weak_scaling("qwen3-30b-a3b", 16384, "uniform", part) 
 f15_layers.scaling(scaling) if any(scaling.values()) else print("not recorded yet")
 
 # %% [markdown]
-# Time goes into bytes on the wire, into gathers and sums around them, and into the host. By hand and with *all_to_all*,
-# the host waits for the sizes of what arrives. A graph has no host in it. Other layers follow: large experts do more
-# arithmetic for the same bytes.
+# All are below the dashed line, and by hand two GPUs are even slower than one. Time goes into bytes on the wire, into
+# gathers and sums around them, and into the host. By hand and with *all_to_all*, the host waits for the sizes of what
+# arrives. A graph has no host in it, so the exchange is left (lesson 16). Other layers follow. Large experts do more
+# arithmetic for the same bytes, so these layers come closer to 2 and 4. With uniform routing DeepSeek-V3 even passes
+# them: one GPU reads all experts' weights and writes all their gradients, and each of several only its part.
 
 # %%
 if not any(scaling.values()):
