@@ -231,7 +231,7 @@ measuring.spread(twins)
 # </details>
 #
 # In sequence, the first one looks faster, because it met the cool chip. **Take turns**, and drift affects all kernels
-# alike. (On a real GPU, other people's jobs and the temperature of the room drift as well.)
+# alike.
 #
 # ## One number for many calls
 #
@@ -731,9 +731,8 @@ measuring.claims({f"only {lie}": claim([lie]) for lie in lies} | {"none": claim(
 #
 # ## Profile a real model
 #
-# All of this was about kernels. Your question is another one: does *my model* get faster? Four steps answer it:
-# profile, find the grouped products, swap, and profile again. Here is a small model with torch's `grouped_mm`. Use
-# yours in its place; the steps are the same:
+# All of this was about kernels. Does *my model* get faster? Four steps answer it: profile, find the grouped products,
+# swap, and profile again. Here is a small model with torch's `grouped_mm`. Use yours in its place:
 
 
 # %%
@@ -841,8 +840,8 @@ for name in (min(gains, key=gains.get), max(gains, key=gains.get)):
     print(f"  {gains[name]:.2f}: {zoo_record['rows'][name]['title']}")
 
 # %% [markdown]
-# Is one kernel slower than you expect? Then look *into* it, with NVIDIA's Nsight Compute. It runs a kernel many times
-# to read the counters of the hardware, so name the one that you mean:
+# Is one kernel slower than you expect? NVIDIA's Nsight Compute runs it many times to read the counters of the hardware.
+# Name it:
 #
 # ```
 # ncu --set full --kernel-name regex:contiguous --launch-skip 20 --launch-count 1 python my_training.py
@@ -851,13 +850,13 @@ for name in (min(gains, key=gains.get), max(gains, key=gains.get)):
 # Read three things first. *Speed of light*: the shares of the peak of the SMs and of memory. One near 100 % is the
 # limit; if none is, the kernel waits. *Launch statistics*: programs, registers, shared memory. *Warp state*: what warps
 # wait for. A barrier means that loads come too late; *math pipe* means that tensor cores are busy, as they should be.
-# For the gaps between kernels, use `nsys profile`: it shows the timeline of host and device (lesson 03).
+# `nsys profile` shows the gaps between kernels (lesson 03).
 #
 # ## The layer beside its peers
 #
-# Products are a share of the step. A faster *layer* gains more (lesson 14). Here, *transformers* runs fifteen
-# operations with torch's `grouped_mm`, and *Liger* a fused layer, tuned by its own autotuner. All are as called. The
-# dashed line is the layer's products alone, in a graph. Liger and the others' steps are measured from 4,096 tokens on.
+# A faster *layer* gains more than a faster product (lesson 14). *transformers* runs fifteen operations with torch's
+# `grouped_mm`, *Liger* a fused layer with its own autotuner. All are as called; the dashed line is the layer's products
+# alone, in a graph.
 
 # %%
 layers = records.layer_record()
@@ -867,16 +866,15 @@ rates = {title: records.layer_rates(swept, part) for title, part in passes.items
 f15_layers.rates(rates) if swept else print("not recorded yet")
 
 # %% [markdown]
-# With few tokens, weights are read for little arithmetic, and all rates are low. The same as factors, where there is a
-# time of transformers, for three models:
+# With few tokens, weights are read for little arithmetic, and all rates are low. The same as factors:
 
 # %%
 beside = {title: records.layers_beside_peers(layers, part) for title, part in passes.items()}
 f15_layers.beside_peers(beside, "(as called)") if swept else print("not recorded yet")
 
 # %% [markdown]
-# Fusing gains least on Mixtral: its experts are large, so the products take most of the time (lesson 14). How close is
-# the layer to its own products, if both are in graphs? And how much memory is kept for the backward?
+# Fusing gains least where experts are large, as Mixtral's. How close is the layer to its products, both in graphs? And
+# how much memory is kept for the backward?
 
 # %%
 if not layers["rows"]:
@@ -891,9 +889,7 @@ for row in layers["rows"]:
     print(f"{records.layer_title(row):36}{speed[0]:7.2f} {speed[1]:7.2f} {cells[0]:>16} {cells[1]:>13} {cells[2]:>6}")
 
 # %% [markdown]
-# The farthest from its products is a step of 4,096 tokens: many bytes are moved around them, and they are still short.
-# A number above 1 is of one token. There the layer has kernels of its own (lesson 14), which can be faster than the two
-# products by `grouped_mm`. Now the layer in a graph, and as called:
+# One token has kernels of its own (lesson 14), which can be faster than both products: above 1. And as called?
 
 # %%
 if not swept:
@@ -904,25 +900,24 @@ for row in swept:
     print(f"{row['tokens']:6,} tokens, in a graph → as called: {', '.join(times)}")
 
 # %% [markdown]
-# A step of one token takes twice as long as called: the host is the limit. With 32,768 tokens it cannot be. There the
-# graph is slower in one pass and faster in the other, by about 5 %. So a difference of this size says nothing.
+# In a step of one token the host is the limit. With 32,768 tokens the graph is slower in one pass and faster in the
+# other, so such a difference says nothing.
 #
 # ## Several GPUs
 #
 # Experts that do not fit into one GPU are spread over several, and tokens travel (lesson 16). Give each GPU as many
-# tokens as one GPU had: *weak scaling*. P GPUs that need not exchange anything compute P times as many tokens a second.
-# *By hand* is the code of many frameworks, with our products.
+# tokens as one GPU had: *weak scaling*. Without an exchange, P GPUs compute P times as many tokens a second. *By hand*
+# is the code of many frameworks, with our products.
 
 # %%
 scaling = {title: records.weak_scaling("qwen3-30b-a3b", 16384, "uniform", part) for title, part in passes.items()}
 f15_layers.scaling(scaling) if any(scaling.values()) else print("not recorded yet")
 
 # %% [markdown]
-# All are below the dashed line, and by hand two GPUs are even slower than one. Time goes into bytes on the wire, into
-# gathers and sums around them, and into the host. By hand and with *all_to_all*, the host waits for the sizes of what
-# arrives. A graph has no host in it, so the exchange is left (lesson 16). Other layers follow. Large experts do more
-# arithmetic for the same bytes, so these layers come closer to 2 and 4. With uniform routing DeepSeek-V3 even passes
-# them: one GPU reads all experts' weights and writes all their gradients, and each of several only its part.
+# By hand, two GPUs are slower than one. Time goes into bytes on the wire, gathers and sums around them, and the host:
+# by hand and with *all_to_all*, it waits for the sizes of what arrives. A graph has no host in it; there the exchange
+# is left (lesson 16). Larger experts do more arithmetic for the same bytes, and come closer to 2 and 4. DeepSeek-V3
+# passes them: one GPU moves the weights of all experts, each of several only its part.
 
 # %%
 if not any(scaling.values()):
@@ -982,6 +977,5 @@ for layers_of in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3"):
 #
 # ## What to read next
 #
-# To use the kernels, read the README and call `course bench` on your own shapes. Lesson 17 is for those who maintain
-# kernels. To change one, begin with the exercises of lessons 08 and 10. `benchmarks/notes/` has the measurements that
-# did not fit into a lesson.
+# To use the kernels, read the README. Lesson 17 is for those who maintain kernels. To change one, begin with the
+# exercises of lessons 08 and 10. `benchmarks/notes/` has the measurements that did not fit into a lesson.
