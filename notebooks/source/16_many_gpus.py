@@ -251,24 +251,25 @@ else:
 
 # %% [markdown]
 # Chunks never pay here. And the larger the experts, the less the exchange counts: Mixtral's take most of the time in
-# every way. Where does the rest of the time go? Here is the first layer again with 16,384 tokens, in a graph, so
-# without the host:
+# every way. Where does the rest of the time go? Here is Qwen3's layer with 16,384 tokens, in a graph, so without the
+# host:
 
 # %%
-alone, wire = "the layer alone, on the rows that arrive", "all_to_all_single, equal splits of the deduplicated bytes"
+graph, alone = "symmetric, forward in a graph", "the layer alone, on the rows that arrive"
+collective = "all_to_all_single, equal splits of the deduplicated bytes"
 for gpus in (2, 4):
     us = records.parallel_times("qwen3-30b-a3b", gpus, tokens, "uniform")
-    if us:
-        whole, experts, one_way = (us[way] / 1e3 for way in ("symmetric, forward in a graph", alone, wire))
+    if {graph, alone, collective} <= us.keys():
+        whole, experts, one_way = (us[way] / 1e3 for way in (graph, alone, collective))
         parts = f"{experts:.2f} ms without exchange + {whole - experts:.2f}"
         print(f"{gpus} GPUs: {whole:.2f} ms = {parts} (all_to_all_single, there and back: {2 * one_way:.2f})")
     else:
         print(f"{gpus} GPUs: not recorded yet")
 
 # %% [markdown]
-# The experts of a GPU take equally long in both rows. But with four GPUs a token travels to more ranks, so the exchange
-# takes longer. This record is of kernels that *fetched* results from other GPUs; today's push them home and sum on the
-# way, which is faster ([notes](../benchmarks/notes/moe.md)).
+# The experts of a GPU take about as long with two GPUs as with four. But with four a token travels to more ranks, so
+# the exchange takes longer. The recorded *symmetric* fetched results from other GPUs; today's kernels push them home
+# and sum on the way, which is faster ([notes](../benchmarks/notes/moe.md)).
 #
 # ## The slowest rank decides
 #
@@ -284,17 +285,22 @@ for router, counts in arriving.items():  # the layer of above, on four GPUs
     most = max(counts) / (sum(counts) / 4)
     ms = layer_time(qwen3, tokens, Cluster(4), imbalance=most, chunks=1).total_us / 1e3
     print(f"{router}: most over mean {most:.2f}, {ms:.2f} ms simulated")
-graphs = dict(model="qwen3-30b-a3b", ranks=4, tokens=tokens, way="symmetric, forward in a graph")
+
+# %% [markdown]
+# The record draws experts by the same law, but there the popular ones are spread over the ranks by chance. So its
+# slowest rank has less to do:
+
+# %%
+wanted = dict(model="qwen3-30b-a3b", ranks=4, tokens=tokens, way=graph)
 for row in records.parallel_rows():
-    if graphs.items() <= row.items():
+    if wanted.items() <= row.items():
         router, most = row["routing"].replace("zipf", "Zipf"), row["imbalance_of_choices"]
         ms, simulated = row["forward_us"] / 1e3, row["predicted_us"] / 1e3
         print(f"recorded, {router}: most over mean {most:.2f}, {ms:.2f} ms, {simulated:.2f} simulated")
+if not records.parallel_rows():
+    print("not recorded yet")
 
 # %% [markdown]
-# The record draws tokens by the same law, but there the popular experts are spread over the ranks by chance. So its
-# slowest rank has less to do.
-#
 # ## The rest of the model
 #
 # A model has more than experts: attention, norms, routers. All ranks need this *dense* part. Each rank runs it on its

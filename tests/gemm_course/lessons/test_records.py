@@ -224,12 +224,13 @@ def parallel_record(ranks=(2, 4), tokens=8192):
     us = {
         "by hand, torch's products": 9.0, "by hand, our products": 8.0, "all_to_all": 5.0, "all_to_all, 2 chunks": 4.0,
         "symmetric": 3.0, "the layer alone, on the rows that arrive": 2.0, "one GPU, all experts, its tokens": 2.5,
-        "symmetric, forward in a graph": 2.8,
+        "symmetric, forward in a graph": 2.8, "all_to_all_single, equal splits of the deduplicated bytes": 0.5,
     }  # fmt: skip
+    simulated = dict(imbalance_of_choices=1.25, predicted_us=7000.0, both_us=None)
     models = ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3")
     return {"runs": [
         dict(ranks=p, rows=[
-            dict(model=model, tokens=tokens, routing=routing, way=way, forward_us=(1000 + i) * p * time, both_us=None)
+            simulated | dict(model=model, tokens=tokens, routing=routing, way=way, forward_us=(1000 + i) * p * time)
             for i, model in enumerate(models) for routing in ("uniform", "zipf") for way, time in us.items()
         ]) for p in ranks
     ]}  # fmt: skip
@@ -307,10 +308,14 @@ def test_lesson_16_reads_the_record(monkeypatch, tmp_path, capsys, name):
     assert "recorded ways: by hand, deduplicated\n" in printed
     assert "recorded on NVIDIA H100\n" in printed
     assert printed.count("symmetric is 2.67 times as fast as by hand") == 12
+    assert "2 GPUs: 5.60 ms = 4.00 ms without exchange + 1.60 (all_to_all_single, there and back: 2.00)\n" in printed
+    assert printed.endswith("recorded, Zipf: most over mean 1.25, 11.20 ms, 7.00 simulated\n")
 
 
 def test_lesson_16_without_a_record(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(records.record, "RESULTS", tmp_path)
     lesson_16(shown := [])
     assert shown == [{}]
-    assert capsys.readouterr().out == "recorded ways: not recorded yet\nnot recorded yet\n"
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 8
+    assert all(line.endswith("not recorded yet") for line in printed), printed
