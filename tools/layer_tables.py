@@ -154,6 +154,6 @@ def parallel_gain() -> str:
         gains[ranks] = us["by hand, torch's products"] / min(us["all_to_all"], us["symmetric"])
     gpus, times = (listing(each) for each in (map(str, gains), (f"{each:.1f}" for each in gains.values())))
     return (
-        f"On {gpus} {gpu_of(measured)}s, {SCALED['model']} trains {times} times as fast as\n"
+        f"On {gpus} {gpu_of(measured)}s, a {SCALED['model']} layer trains {times} times as fast as\n"
         "[by hand](site/benchmarks.md#The-layer-on-several-GPUs)."
     )

@@ -137,7 +137,7 @@ def test_the_gain_on_several_gpus_is_of_a_step_over_the_same_by_hand(made_up):
         ]) for ranks in (4, 2)
     ]  # fmt: skip
     tables = made_up(runs=runs)
-    assert tables.parallel_gain().startswith("On 2 and 4 H7s, qwen3-30b-a3b trains 4.0 and 8.0 times as fast")
+    assert tables.parallel_gain().startswith("On 2 and 4 H7s, a qwen3-30b-a3b layer trains 4.0 and 8.0 times as fast")
     row = tables.parallel_table().splitlines()[2]
     assert [cell.strip() for cell in row.split("|")[1:5]] == [
         "qwen3-30b-a3b, 4 × 8 tokens", "10.0 / 0.01", "9.00 / 0.01", "5.00 / 0.00",
