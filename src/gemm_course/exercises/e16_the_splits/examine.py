@@ -99,16 +99,36 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         for name, text in wrong.items():
             found.setdefault(BREAKS[name], f"{text} (rank {rank})")
         answers.append(plan_of(rank, ids, experts, each["given"], parts))
+    if not any(answer.tokens for answer in answers) and any(any(answer.goals) for answer in answers):
+        yield Finding("*", "`tokens` is empty at every rank: nothing is sent")
+        return
     if any(None in (answer.tokens, answer.sent) for answer in answers):
         first = min(CHECKS.index(check) for check in found)
-        for check in {"once", "experts", "splits", "back"} & set(case.checks):
+        for check in {"once", "experts", "splits", "back", "strangers"} & set(case.checks):
             found.setdefault(check, ABOVE if CHECKS.index(check) > first else BELOW)
         yield from (Finding(check, why) for check, why in found.items())
         return
     for answer in answers:
         for check, why in _mistakes(answer, experts, answers).items():
             found.setdefault(check, why)
+    if isinstance(found.get("once"), str) and not any(_some_right(answer, experts // len(ids)) for answer in answers):
+        yield Finding("*", found["once"], [_picture(answers)])
+        return
     yield from (Finding(check, why, [_picture(answers)]) for check, why in found.items())
+
+
+def _some_right(answer: Plan, each: int) -> bool:
+    """Whether some row has a token for one of its ranks, with all that is computed there; or `sent` alone is right."""
+    parts = _cut(answer.tokens, answer.sent)
+    if parts is None:
+        return any(answer.sent) and answer.sent == [len(goal) for goal in answer.goals]
+    rows = [(r, token) for r, part in enumerate(parts) for token in part]
+    for (r, token), got in zip(rows, answer.local or []):
+        if r < len(answer.goals) and token in answer.goals[r]:
+            ids, owners = answer.ids[token], answer.owners[token]
+            if got == [e - r * each if owner == r else -1 for e, owner in zip(ids, owners)]:
+                return True
+    return False
 
 
 def _dead_lock(calls: list, ids: list) -> str:
@@ -133,6 +153,9 @@ def _mistakes(answer: Plan, experts: int, answers: list) -> dict[str, Causes]:
         if by_goal and _as_sets(by_goal) == _as_sets(answer.goals):
             found["splits"], parts = _wrong_sent(answer, sizes), by_goal
     if parts is None:
+        if answer.sent == sizes:
+            has = f"`tokens` of rank {answer.rank} has {counted(len(answer.tokens), 'row')}, and it sends {sum(sizes)}"
+            return {"once": f"{has}: a token that goes to two ranks is there twice", "experts": ABOVE, "back": ABOVE}
         choices = [sum(line.count(r) for line in answer.owners) for r in range(ranks)]
         parts = _cut(answer.tokens, choices)
         found["splits"] = _wrong_sent(answer, sizes)
@@ -193,12 +216,15 @@ def _wrong_rows(answer: Plan, experts: int, parts: list, rows: list) -> tuple[st
     sizes = [len(goal) for goal in answer.goals]
     ordered = Counter(answer.tokens) == Counter(t for goal in answer.goals for t in goal) and answer.sent == sizes
     if ordered:
-        at, (r, token) = next((i, row) for i, row in enumerate(rows) if row[1] not in answer.goals[row[0]])
-        text = f"row {at} of rank {answer.rank} is of token {token} and travels with the rows for rank {r}, which has "
-        text += (
-            "none of its experts\nthe tokens are right, and their order is not: all rows for rank 0 come first, then "
+        strays = (
+            f"row {i} of rank {answer.rank} is of token {token} and travels with the rows for rank {r}, which has none "
+            "of its experts"
+            for i, (r, token) in enumerate(rows)
+            if token not in answer.goals[r]
         )
-        return "once", f"{text}those for rank 1"
+        text = next(strays, f"`tokens` of rank {answer.rank} is {answer.tokens}")
+        why = "the tokens are right, and their order is not: all rows for rank 0 come first, then those for rank 1"
+        return "once", f"{text}\n{why}"
     rules = {"// ranks": lambda e: e // len(sizes), "% ranks": lambda e: e % len(sizes)}
     for name, rule in rules.items():
         owners = owners_of(answer.ids, experts, len(sizes), rule)
@@ -257,10 +283,27 @@ def _wrong_local(answer: Plan, each: int, rows: list) -> tuple[str, str] | None:
             return "experts", f"{text} rank {r} begins with expert {r * each}, and calls it 0"
         if got == [e % each for e in ids]:
             return "experts", f"{text}\nchoice {column} is rank {owners[column]}'s, so rank {r} must not compute it: -1"
+        for name, other in _numbered(ids, owners, r, each, len(answer.goals)).items():
+            if got == other != want:
+                return "experts", f"{text}\n{name}"
         if sorted(got) == sorted(want):
             return "experts", f"{text}\ncolumn j belongs to choice j: its routing weight travels in the same column"
         return "experts", text
     return None
+
+
+def _numbered(ids: list[int], owners: list[int], r: int, each: int, ranks: int) -> dict[str, list[int]]:
+    """Mistakes, and the row for rank r that each gives."""
+    here = [owner == r for owner in owners]
+    return {
+        f"this is id % ranks: the rank's experts are {each} neighbours, so the number there is id % {each}": [
+            e % ranks if own else -1 for e, own in zip(ids, here)
+        ],
+        "a rank's experts count from 0": [e % each + 1 if own else -1 for e, own in zip(ids, here)],
+        "0 is an expert of this rank, too: a choice that is not its own is -1": [
+            e % each if own else 0 for e, own in zip(ids, here)
+        ],
+    }
 
 
 def _wrong_received(answer: Plan, answers: list) -> str | None:
@@ -305,6 +348,8 @@ def _wrong_back(answer: Plan, parts: list, rows: list) -> str | None:
             if anew:
                 text += f"\nthis counts from the first row of rank {r}: the rows of earlier ranks come before,"
                 return f"{text} {starts[r]} of them"
+            if all(one == i + 1 for i, (q, t) in enumerate(rows) if (one := answer.back[t][q]) != -1):
+                return f"{text}\nthe first row is row 0"
             if 0 <= at < len(rows):
                 text += f"\nrow {at} is of token {rows[at][1]} and comes from rank {rows[at][0]}: results return in the"
                 return f"{text} order in which the rows were sent"

@@ -59,9 +59,12 @@ def parts_of(value, tokens: int, ids: list, ranks: int) -> tuple[list, dict[str,
             text = f"`{name}` has one number for each of {counted(ranks, 'rank')}, and yours has the shape {shape}"
             wrong[name] = f"{text}: a rank that gets nothing has a 0, too"
         else:
-            form = {"tokens": "one number for each row", "local": f"{rows} rows of k = {top_k} columns"}
+            local = f"a row of k = {top_k} columns for each of the {rows} entries of `tokens`"
+            form = {"tokens": "one number for each row", "local": local}
             form = form.get(name, f"a row for each of {tokens} tokens and a column for each of {ranks} ranks")
             wrong[name] = f"`{name}` has {form}, and yours has the shape {shape}"
+            if name == "local" and len(numbers) > rows == len(set(parts[0] or ())):
+                wrong[name] += ": a token that goes to two ranks is in `tokens` twice"
         parts[-1] = None
     return parts, wrong
 

@@ -27,7 +27,7 @@ def test_tensors_and_lists_become_lists():
     [
         (0, torch.tensor(3), "tokens", "one number for each row"),
         (0, torch.tensor([0.0, 1.0, 0.0]), "tokens", "it is a tensor of torch.float32"),
-        (1, [[0], [1], [1]], "local", "3 rows of k = 2 columns"),
+        (1, [[0], [1], [1]], "local", "a row of k = 2 columns for each of the 3 entries of `tokens`"),
         (2, [3], "sent", "a rank that gets nothing has a 0, too"),
         (3, {"not": "generator"}, "received", "it is a generator"),
         (4, [[0, 1], [2]], "back", "a list of other things"),
