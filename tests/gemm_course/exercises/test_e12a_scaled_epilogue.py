@@ -45,3 +45,11 @@ def test_scaled_sums_are_exact_in_float32_and_not_in_float16(exercise):
             # Rows of group 0 are all there, so that its scales can be told from NaN.
             assert sizes[0] == case.inputs["a"].shape[1]
             assert any(0 < size < sizes[0] for size in sizes)
+
+
+def test_one_group_has_scales_for_its_tokens_and_one_a_scale_of_its_own_that_float16_rounds(exercise):
+    for seed in range(20):
+        (case,) = (each for each in manifest.examiner(exercise).draw(random.Random(seed)) if each.inputs["long"])
+        tokens, group = case.inputs["scale_a"], case.inputs["scale_b"]
+        assert (tokens[0].half() != tokens[0]).all()
+        assert group[1].half() != group[1]

@@ -21,9 +21,12 @@ CHECKS = ("token", "group", "rounding", "rows")
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Three groups of one tile each; then one full, one empty, two others, and tiles that reach into the next group."""
+    """Three groups of one tile each; then one full, one empty, two others, and tiles that reach into the next group.
 
-    def case(sizes, max_m, n):
+    The last case has scales of 12 significant bits in a group, and for a group: float16 has 11.
+    """
+
+    def case(sizes, max_m, n, long=False):
         groups, k = len(sizes), rng.randint(2 * BLOCK_K - 8, 2 * BLOCK_K - 1)
         seeds = iter([rng.getrandbits(31) for _ in range(2)])
         # Nearly all sums pass 2048, from where float16 holds no odd numbers. All stay below 8192: tensor cores keep no
@@ -35,9 +38,13 @@ def draw(rng: random.Random) -> list[Case]:
         # One scale is below 1. If all were above it, a kernel that lowers them to 1 would give the same result as one
         # that leaves them out.
         scale_b = torch.tensor(rng.sample([1, *rng.sample([3, 5, 7], groups - 1)], groups)) / 2
+        if long:  # sums stay below 4096, so they have 12 bits: times one such scale, they are exact in float32
+            scale_a[0, : sizes[0]] = torch.tensor(rng.sample(range(2049, 4096, 2), sizes[0])) / 2048
+            scale_a[1, : sizes[1]] = (1 + torch.arange(sizes[1]) % 2) / 4
+            scale_b = torch.tensor([0.5, rng.randrange(2049, 4096, 2) / 1024])
         for g, size in enumerate(sizes):
             a.view(torch.uint8)[g, size:] = testing.CANARY[FP8][1]
-        inputs = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "sizes": sizes}
+        inputs = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "sizes": sizes, "long": long}
         label = f"N = {n}, K = {k}, groups of {', '.join(map(str, sizes))} rows, max_m = {max_m}"
         return Case(inputs, CHECKS, label=label)
 
@@ -48,6 +55,7 @@ def draw(rng: random.Random) -> list[Case]:
     return [
         case([BLOCK_M, part(), part()], BLOCK_M, BLOCK_N),
         case([max_m, part(), 0, BLOCK_M + rng.randint(1, max_m - BLOCK_M - 1)], max_m, BLOCK_N + part()),
+        case([BLOCK_M, part()], BLOCK_M, BLOCK_N, long=True),
     ]
 
 
@@ -82,6 +90,9 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     parts = {g: c.part(slice(g * max_m, g * max_m + sizes[g]), slice(None), f"C[{g}]") for g in filled}
     pictures = [panel(parts[g], want[g], (BLOCK_M, BLOCK_N), f"C[{g}]") for g in filled]
     wrong = [g for g in filled if not torch.equal(parts[g].values, want[g])]
+    if case.inputs["long"]:
+        yield from _rounded_scales(parts, want, wrong, pictures)
+        return
     undefined = any(event.kind == "undefined" for event in ran.events)
     found = _why(case, parts, sums, want, wrong, undefined) if wrong else []
     if wrong and any(event.matrix == "scale_b" and event.kind == "load" for event in ran.events):
@@ -91,6 +102,14 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         if check == "*":
             return
     yield from _past_the_rows(case, ran, pictures)
+
+
+def _rounded_scales(parts: dict, want: dict, wrong: list[int], pictures: list[dict]) -> Iterator[Finding]:
+    """Finding about scales that were rounded: only that is told by long ones, and the other cases tell all else."""
+    if any(((parts[g].values.double() / want[g].double() - 1).abs() < 1 / 64).all() for g in wrong):
+        tiles = diagnosis.tiles(parts[wrong[0]], want[wrong[0]], (BLOCK_M, BLOCK_N))
+        why = "the scales, or their product, were rounded to fewer bits than float32 has: convert the result alone"
+        yield Finding("rounding", (tiles, why), pictures)
 
 
 def _past_the_rows(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
@@ -141,6 +160,9 @@ def _why(
     for checks, why, scales in _likely_scales(case, undefined):
         if gave(lambda g, scales=scales: sums[g] * scales(g)):
             return [(check, (tiles, why)) for check in checks]
+    for check, name, added in (("group", "group's", scale_b), ("token", "tokens'", None)):
+        if gave(lambda g, added=added: _with_one_added(case, sums[g], g, added)):
+            return [(check, (tiles, f"the {name} scale was added to the result: scales are factors"))]
     for check, name in (("token", "tokens' scales were"), ("group", "group's scale was")):
         if gave(lambda g, check=check: _scaled_in_the_loop(case, g, check)):
             return [
@@ -179,6 +201,17 @@ def _token_scales(case: Case, g: int, first: int | None = None) -> Tensor:
     return torch.cat([table.flatten()[first:], past_the_end])[:size].double()
 
 
+def _with_one_added(case: Case, sums: Tensor, g: int, group: Tensor | None) -> Tensor:
+    """A group's C if one scale is added: the group's, or the tokens' if ``group`` is None."""
+    token = _token_scales(case, g)[:, None]
+    return sums * case.inputs["scale_b"][g].double() + token if group is None else sums * token + group[g]
+
+
+def _in_tiles(case: Case, g: int, chosen: Callable[[Tensor], Tensor]) -> Tensor:
+    """The scales of a group's rows if those of each tile are `chosen` from the tile's own."""
+    return torch.cat([chosen(tile).expand(len(tile)) for tile in _token_scales(case, g).split(BLOCK_M)])
+
+
 def _below_size(case: Case, g: int, outside: float) -> Tensor:
     """The scales of a group's rows if those are masked off that are not below the group's size, counted over all."""
     rows = g * case.inputs["scale_a"].shape[1] + torch.arange(case.inputs["sizes"][g])
@@ -214,6 +247,15 @@ def _likely_scales(case: Case, undefined: bool) -> Iterator[tuple]:
             "`rows` of the table"
         ),
         lambda g: _token_scales(case, g, 0)[:, None] * table[g],
+    )
+    ones = {"of its first one: load BLOCK_M scales": lambda tile: tile[0], "that is the largest of them": torch.amax}
+    for name, chosen in ones.items():
+        why = f"all rows of a tile have the scale {name}"
+        yield ("token",), why, lambda g, chosen=chosen: _in_tiles(case, g, chosen)[:, None] * table[g]
+    yield (
+        ("token",),
+        "every tile of a group has the scales of its first BLOCK_M rows: those of tile i begin i * BLOCK_M later",
+        lambda g: _token_scales(case, g)[torch.arange(case.inputs["sizes"][g]) % BLOCK_M, None] * table[g],
     )
     # What a masked element counts as: NaN, if nothing says so.
     for outside in (0.0, *([torch.nan] if undefined else [])):
@@ -273,11 +315,16 @@ def _other_groups_scale(case: Case, parts: dict, sums: dict, wrong: list[int]) -
             other: (sums[g] * _token_scales(case, g)[:, None] * scale).half()
             for other, scale in enumerate(case.inputs["scale_b"].double())
         }
-        for i, line in enumerate(tile_slices(sums[g].shape, (BLOCK_M, BLOCK_N))):
-            for j, tile in enumerate(line):
-                got = next((o for o, each in want.items() if torch.equal(parts[g].values[tile], each[tile])), g)
-                if got != g:
-                    return f"tile ({i}, {j}) of C[{g}] has the scale of group {got}: all tiles of it have scale_b[{g}]"
+        lines = enumerate(tile_slices(sums[g].shape, (BLOCK_M, BLOCK_N)))
+        tiles = {(i, j): tile for i, line in lines for j, tile in enumerate(line)}
+        has = {
+            at: [other for other, each in want.items() if torch.equal(parts[g].values[tile], each[tile])]
+            for at, tile in tiles.items()
+        }
+        # A tile of few rows may have another group's scale by chance, but not all that are wrong.
+        if all(has.values()):
+            at, (got, *_) = next(each for each in has.items() if g not in each[1])
+            return f"tile {at} of C[{g}] has the scale of group {got}: all tiles of it have scale_b[{g}]"
     return ""
 
 
