@@ -18,9 +18,11 @@ _END_FOR_SIZE = ": as many as `ends[g]` says, which is where the group ends and 
 def group_sizes(rng: random.Random, block: int) -> list[int]:
     """Tokens of groups: none (first, last, in the middle), one, whole blocks, and partly filled last blocks.
 
-    The longest group begins at no multiple of a block, and not in the first block.
+    The longest group begins at no multiple of a block, and not in the first block. It does not end a block after its
+    own number of tokens: there a mask that compares with this number takes just the first block.
     """
-    return [0, block + part(rng, block), 0, 2 * block + part(rng, block), 1, 2 * block, part(rng, block), 0]
+    first, second = rng.sample(range(3, block - 2), 2)
+    return [0, block + first, 0, 2 * block + second, 1, 2 * block, part(rng, block), 0]
 
 
 def part(rng: random.Random, block: int) -> int:
@@ -189,7 +191,9 @@ def explain_range(found: tuple[int, int], bounds: list[tuple[int, int]], g: int,
     if first == start:
         return stop >= last or stop == end - start, text + _too_short(stop, end, last, start, block)
     if stop == end:
-        return False, text + _other_start(first, start, last, block)
+        return False, text + _other_start(first, start, end, block)
+    if (first, stop) == (0, last + block - start):
+        return False, f"{text}: as many blocks as the group needs, but the first of all. Is `start` added?"
     if found in bounds:
         return False, f"{text}. That is group {bounds.index(found)}: `ends[g]` is where group g ends"
     return False, text
@@ -211,16 +215,18 @@ def _too_short(stop: int, end: int, last: int, start: int, block: int) -> str:
     if stop == end - 1:
         return ": one is missing at the end. `end` is exclusive"
     if stop == start + block:
-        return ": only the first block. Does the loop go on to the end?"
+        return ": only the first block. Does the loop go on to the end, and do masks compare with `end` in each turn?"
     if stop == end - start:
         return f": {stop} is the group's number of tokens, and the mask has to compare with where it ends"
     return ": the mask along the tokens has to compare with `end`"
 
 
-def _other_start(first: int, start: int, last: int, block: int) -> str:
+def _other_start(first: int, start: int, end: int, block: int) -> str:
     if first == 0:
         return ": is `start` used?"
-    if first == last:
+    if first == end - start:
+        return f": {first} is the group's number of tokens, and the loop has to begin where the group does"
+    if first == start + (end - start - 1) // block * block:
         return ": only the last block. Is each block added to `acc`?"
     if first == start + 1:
         return ": one is missing at the beginning"

@@ -161,7 +161,7 @@ def _not_judged(case: Case, some: bool) -> Iterator[Finding]:
 
 
 def _some_line(right, bounds: list, groups: list[int]) -> bool:
-    """True if a row or a column of a tile is right: single elements may be right by chance."""
+    """Whether a row or a column of a tile is right: single elements may be right by chance."""
     for g in groups:
         for rows in right[slice(*bounds[g])].split(BLOCK_M):
             for tile in rows.split(BLOCK_N, dim=1):
@@ -229,13 +229,12 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
         start, end = bounds[group]
         product = (a[start:end] @ b[group].T).to(c.values.dtype)
         missing = c.missing[start:end]
-        return (
-            bool(missing[-1].all()) and not missing[:-1].any() and torch.equal(c.values[start : end - 1], product[:-1])
-        )
+        others = torch.equal(c.values[start : end - 1], product[:-1]) and not missing[:-1].any()
+        return others and bool(missing[-1].all())
 
     # With less than one block, a loop that leaves out the rest gives zeros, like an answer that computes nothing.
-    if depth < BLOCK_K and gave(lambda x, y: 0 * x @ y.T):
-        return "tiles", ZERO
+    if depth <= BLOCK_K and gave(lambda x, y: 0 * x @ y.T):
+        return ("tiles", ZERO) if depth < BLOCK_K else (None, f"{ZERO}: is the first block of K summed?")
     for summed in range(1, depth):
         if gave(lambda x, y, n=summed: x[:, :n] @ y[:, :n].T):
             why = "where do the loop over K, and the descriptors of A and B, end?"
@@ -243,7 +242,8 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
                 why = f"the loop over K leaves out the last block, of which {depth - summed} columns are left"
             return "depth", f"C is the sum over the first {summed} of {depth} columns of A and B: {why}"
     if last and gave(lambda x, y: x[:, last:] @ y[:, last:].T):
-        return "depth", f"C is the product of columns {last} to {depth - 1} alone: is each block added to the sum?"
+        text = f"C is the product of columns {last} to {depth - 1} alone"
+        return "depth", f"{text}: is each block added to the sum, also the first?"
     if last and gave(lambda x, y: (last // BLOCK_K + 1) * x[:, :BLOCK_K] @ y[:, :BLOCK_K].T):
         return "depth", f"C is the product of columns 0 to {BLOCK_K - 1}, added again for each block: does k move?"
     if last and gave(_each_added_again):
@@ -259,11 +259,8 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
             return "depth", f"the sum was rounded to {name} after each block: `acc` has to stay float32 until the store"
     full = [g for g in groups if bounds[g][0] < bounds[g][1]]
     if full and all(same_but_last(g) for g in full):
-        g = full[0]
-        return "tiles", (
-            f"row {bounds[g][1] - 1} of C, the last one of group {g}, was not written: the descriptor of C ends a row "
-            "too early"
-        )
+        text = f"row {bounds[full[0]][1] - 1} of C, the last one of group {full[0]}, was not written"
+        return "tiles", f"{text}: the descriptor of C ends a row too early"
     if b.shape[1] == depth and gave(lambda x, y: x @ y):
         return "transposed", f"C is A B, not A Bᵀ: a row of B holds the {depth} weights of one column of C"
     if gave(lambda x, y: x @ _reshaped(y)):
@@ -271,15 +268,9 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
             "B's blocks have the right shape, and their elements the wrong order: .reshape() fills the new rows from "
             "the old ones as they come, .T makes rows of columns"
         )
-    for name, at in (("a", "row"), ("b", "col")):
-        if all(same(g, _turned(a, b[g], bounds[g], name)) for g in groups):
-            return "*", (
-                f"this is what {name}.load([k, {at}]) gives, not {name}.load([{at}, k]): coordinates come in the order "
-                "of the extents"
-            )
-    for name, at, instead in (("a", "row", "col"), ("b", "col", "row")):
-        if all(same(g, _turned(a, b[g], bounds[g], instead)) for g in groups):
-            return "tiles", f"this is what {name}.load([{instead}, k]) gives: blocks of {name} begin at `{at}`"
+    for check, why, places in _LOADS:
+        if all(same(g, _loaded(a, b[g], bounds[g], places)) for g in groups):
+            return check, why
     if early := _ends_early(a, b, c, bounds, groups, skip):
         return "tiles", early
     if all(same(g, _moved(a, *bounds[g]) @ b[g].T) for g in groups):
@@ -314,17 +305,32 @@ def _block(matrix, k: int):
     return matrix[:, k : k + BLOCK_K]
 
 
-def _turned(a, b, bounds: tuple[int, int], which: str):
-    """A group's C with the coordinates of one operand's loads exchanged ("a", "b"), or with its "row" or "col" in the
-    place of the other."""
+_ORDER = "coordinates come in the order of the extents"
+_NUMBER = "gives with the number of a tile: coordinates count elements"
+# The broken check, the mistake, and (row of A, column of A, row of B, column of B) of what is loaded for a tile.
+_LOADS = (
+    ("*", f"this is what a.load([k, row]) gives, not a.load([row, k]): {_ORDER}", lambda _, r, c, k: (k, r, c, k)),
+    ("*", f"this is what b.load([k, col]) gives, not b.load([col, k]): {_ORDER}", lambda _, r, c, k: (r, k, k, c)),
+    ("tiles", "this is what a.load([col, k]) gives: blocks of a begin at `row`", lambda _, r, c, k: (c, k, c, k)),
+    ("tiles", "this is what b.load([row, k]) gives: blocks of b begin at `col`", lambda _, r, c, k: (r, k, r, k)),
+    ("tiles", "this is what a.load([row - start, k]) gives: A is packed like C", lambda s, r, c, k: (r - s, k, c, k)),
+    ("tiles", "A is read `start` rows too far down: `row` contains `start`", lambda s, r, c, k: (r + s, k, c, k)),
+    ("depth", "this is what a.load([row, 0]) gives: does k move?", lambda _, r, c, k: (r, 0, c, k)),
+    ("depth", "this is what b.load([col, 0]) gives: does k move?", lambda _, r, c, k: (r, k, c, 0)),
+    ("tiles", f"this is what a.load {_NUMBER}", lambda s, r, c, k: (s + (r - s) // BLOCK_M, k, c, k)),
+    ("tiles", f"this is what b.load {_NUMBER}", lambda _, r, c, k: (r, k, c // BLOCK_N, k)),
+)  # fmt: skip
+
+
+def _loaded(a, b, bounds: tuple[int, int], places):
+    """A group's C if the blocks are loaded at ``places(start, row, col, k)``."""
     (start, end), (n, depth) = bounds, b.shape
     # Beyond its extents a descriptor gives zeros.
     a, b = (torch.nn.functional.pad(each, (0, len(a) + BLOCK_K, 0, len(a) + n + depth)) for each in (a, b))
     found = torch.zeros(end - start, n, dtype=torch.float64)
     for i, j in itertools.product(range(0, end - start, BLOCK_M), range(0, n, BLOCK_N)):
         for k in range(0, depth, BLOCK_K):
-            row, deep = (k, start + i) if which == "a" else (j if which == "col" else start + i, k)
-            col, down = (k, j) if which == "b" else (start + i if which == "row" else j, k)
+            row, deep, col, down = places(start, start + i, j, k)
             x, y = a[row : row + BLOCK_M, deep : deep + BLOCK_K], b[col : col + BLOCK_N, down : down + BLOCK_K]
             part = found[i : i + BLOCK_M, j : j + BLOCK_N]
             part += (x @ y.T)[: part.shape[0], : part.shape[1]]
@@ -333,9 +339,7 @@ def _turned(a, b, bounds: tuple[int, int], which: str):
 
 def _moved(a, start: int, end: int):
     """A group's rows of A if A's pointer is moved by `start` and coordinates are counted from row 0."""
-    found = torch.zeros_like(a[start:end])
-    found[: max(end - 2 * start, 0)] = a[2 * start : end]
-    return found
+    return torch.cat([a[2 * start : end], torch.zeros_like(a[max(start, end - start) : end])])[: end - start]
 
 
 def _ends_early(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]) -> str:

@@ -37,8 +37,9 @@ def draw(rng: random.Random) -> list[Case]:
     def part():
         return token_sums.part(rng, BLOCK_M)
 
+    first, second = rng.sample(range(3, BLOCK_M - 2), 2)  # as in `group_sizes`
     return [
-        case([BLOCK_M + part(), 2 * BLOCK_M + part(), 1], part(), BLOCK_N),
+        case([BLOCK_M + first, 2 * BLOCK_M + second, 1], part(), BLOCK_N),
         case(token_sums.group_sizes(rng, BLOCK_M), BLOCK_K + part(), part()),
         case([0] * rng.randint(2, 3), part(), BLOCK_N + part()),
     ]
@@ -67,7 +68,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         yield Finding("*", "nothing of C was written", pictures)
         return
     wrong = [g for g in filled if not torch.equal(groups[g].values, want[g].half())]
-    check, why = _why(ran, groups, want, parts, bounds, wrong) if wrong else (None, "")
+    check, why = _why(ran, a, b, groups, want, parts, bounds, wrong) if wrong else (None, "")
     undefined = token_sums.explain_undefined(ran, bool(wrong))
     if undefined and undefined[0] == "ends":
         check, why = "tokens", undefined[1]
@@ -105,7 +106,7 @@ def _touched(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
         yield Finding("once", text, pictures)
 
 
-def _why(ran: Ran, groups: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, Causes]:
+def _why(ran: Ran, a, b, groups: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, Causes]:
     """The check that wrong sums break ("*": all), and the likely mistake."""
     order = token_sums.most_telling_first(wrong, bounds)
     finite = [g for g in order if not torch.isnan(groups[g].values).any()]
@@ -113,6 +114,8 @@ def _why(ran: Ran, groups: list[Written], want, parts, bounds: list, wrong: list
     got, tiles = groups[g].values, diagnosis.tiles(groups[g], want[g].half(), TILE)
     if stride := diagnosis.wrong_stride(ran):
         return "tokens", (tiles, stride)
+    if why := _other_place(a, b, groups, bounds, order):
+        return "tokens", (tiles, why)
     if not finite and (outside := token_sums.explain_nan(ran, bounds, wrong, BLOCK_M)):
         return "tokens", (tiles, outside)
     if not finite and not groups[g].missing.any():
@@ -151,6 +154,30 @@ def _why(ran: Ran, groups: list[Written], want, parts, bounds: list, wrong: list
         return "tokens", (tiles, why)
     filled = [(part, right.half()) for part, right in zip(groups, want) if right.any()]
     return "tokens" if any(diagnosis.right_as_written(*each, TILE) for each in filled) else "*", tiles
+
+
+def _other_place(a, b, groups: list[Written], bounds: list, wrong: list[int]) -> str:
+    """A message if A or B is read at other places, such as those of its transpose; empty otherwise."""
+    (k, total), n = a.shape, b.shape[1]
+    for g in wrong:
+        start, end = bounds[g]
+        size = end - start
+        for name, moved in (("A", a[:, :size] @ b[start:end]), ("B", a[:, start:end] @ b[:size])):
+            if start and torch.equal(groups[g].values, moved.half()):
+                return f"{name} was read from token 0 on, and its group begins at token {start}: is `start` subtracted?"
+        if BLOCK_K < k and torch.equal(
+            groups[g].values, (a[torch.arange(k) % BLOCK_K, start:end] @ b[start:end]).half()
+        ):
+            return "all tiles have the rows of A of the first tile: they begin at i * BLOCK_K, as `rows` does"
+        if end <= n <= total:
+            turned = (a[:, start:end] @ b[:n, start:end].T).half()
+            if turned.isfinite().any() and groups[g].values.allclose(turned, rtol=0, atol=0, equal_nan=True):
+                return "this is B's transpose: the row of token t begins at b_ptr + t * ldb, and its columns follow"
+        for name, step in (("K", k), ("N", n)):
+            at = torch.arange(k)[:, None] * step + torch.arange(start, end)
+            if at.max() < total and torch.equal(groups[g].values, (a[0, at] @ b[start:end]).half()):
+                return f"the rows of A are lda elements apart, and those of the pointers {name} = {step}"
+    return ""
 
 
 def _twice(got, parts) -> str:

@@ -125,6 +125,23 @@ def _with_its_own_end(at: _At, last: int) -> Tile:
     return row, min(row + BLOCK_M, last), col
 
 
+def _past_a_tile_row(at: _At) -> int:
+    """The number of a tile in its group if `first` counts tile rows."""
+    return at.tile - (at.tile - at.own) // at.tiles_n
+
+
+def _of_all_groups(sizes: Sequence[int], N: int) -> list[list[Tile]]:
+    rows = sum(map(_tile_rows, sizes))
+    return groups_of(sizes, N, place=lambda at: _tile(at.own % rows, at.own // rows, at.start, at.end))
+
+
+def _moved_up(at: _At) -> Tile:
+    """The right tile, or one that ends with the group if that reaches past its end."""
+    row, end, col = _right_place(at)
+    return max(min(row, end - BLOCK_M), at.start), end, col
+
+
+_FIRST = "in its group a tile's number counts from the group's first tile: subtract `first`"
 _TOO_WIDE = "a column has as many tiles as the group has tile rows, tiles_m; this divides by tiles_n"
 _ONE_OF_TWO = (
     "`row` and `col` come from the same number: the row takes the remainder, (tile - first) % tiles_m, and the column "
@@ -201,8 +218,45 @@ NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
     ("place", _ENDS_EARLY, _placed(lambda at: _with_its_own_end(at, at.end))),
     (
         "place",
-        "in its group a tile's number counts from the group's first tile: subtract `first`",
+        _FIRST,
         _placed(lambda at: _right_place(at._replace(own=at.tile))),
+    ),
+    (
+        "place",
+        f"{_FIRST} for the column, too",
+        _placed(lambda at: _tile(at.own % at.tiles_m, at.tile // at.tiles_m, at.start, at.end)),
+    ),
+    (
+        "place",
+        f"{_FIRST} for the row, too",
+        _placed(lambda at: _tile(at.tile % at.tiles_m, at.own // at.tiles_m, at.start, at.end)),
+    ),
+    (
+        "place",
+        "`first` is the number of a tile, and here it counts tile rows: take the largest of `tile_ends`",
+        _placed(lambda at: _right_place(at._replace(own=_past_a_tile_row(at)))),
+    ),
+    (
+        "place",
+        "the row is that of the tile in its column, (tile - first) % tiles_m: the remainder is missing",
+        _placed(lambda at: _tile(at.own, at.own // at.tiles_m, at.start, at.end)),
+    ),
+    (
+        "place",
+        "a group begins at any row, and here `start` is a multiple of BLOCK_M",
+        _chosen(lambda tile_ends, ends, passed: (
+            _largest(tile_ends, passed), _largest(ends, passed) // BLOCK_M * BLOCK_M, _next_end(ends, passed)
+        )),
+    ),
+    (
+        "place",
+        "a column has as many tiles as its own group has tile rows; this divides by the tile rows of all groups",
+        _of_all_groups,
+    ),
+    (
+        "place",
+        "a group's last tile begins where its turn is, and `end` cuts it off; here it was moved up to be whole",
+        _placed(_moved_up),
     ),
     (
         "place",
@@ -224,6 +278,11 @@ NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
         "place",
         _STEPS,
         _placed(lambda at: (at.start + at.own % at.tiles_m * BLOCK_N, at.end, at.own // at.tiles_m * BLOCK_N)),
+    ),
+    (
+        "place",
+        "`row` counts rows, and this adds the number of the tile row to `start`: times BLOCK_M",
+        _placed(lambda at: (at.start + at.own % at.tiles_m, at.end, at.own // at.tiles_m * BLOCK_N)),
     ),
     (
         "place",

@@ -45,7 +45,7 @@ def draw(rng: random.Random) -> list[Case]:
     ragged = [0, 2 * BLOCK_M + part(BLOCK_M), 0, 1, BLOCK_M, part(BLOCK_M), 0]
     # The foreign positions end inside of the last expert's tile, or go on for another: the index has both ends.
     return [
-        case(("gather",), [BLOCK_M, 2 * BLOCK_M], BLOCK_N, 2 * BLOCK_K, 0, 0),
+        case(("gather",), [BLOCK_M, 3 * BLOCK_M], BLOCK_N, 2 * BLOCK_K, 0, 0),
         case(CHECKS, ragged, BLOCK_N + part(BLOCK_N), BLOCK_K + part(BLOCK_K), NEAR, BLOCK_M + part(BLOCK_M)),
         case((*CHECKS, "wide"), [BLOCK_M + part(BLOCK_M), 0, BLOCK_M + 2], part(BLOCK_N), part(BLOCK_K), FAR, 2),
         case(CHECKS, [0] * rng.randint(2, 3), part(BLOCK_N), part(BLOCK_K), NEAR, BLOCK_M + part(BLOCK_M)),
@@ -77,7 +77,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if wrong and undefined:
         yield Finding("gather", Observed(undefined), pictures)
     elif wrong and not others_rows:
-        check, why = _why(case, own, want, bounds, lost, loads)
+        check, why = _why(case, ran, own, want, bounds, lost, loads)
         yield Finding(check, why, pictures)
         if check == "*":
             return
@@ -105,7 +105,33 @@ def _product(
     return torch.cat([gathered[start:end] @ own.T for (start, end), own in zip(bounds, weights)])
 
 
-def _why(case: Case, own, want: Tensor, bounds: list, lost: list[Event], loads: list[Event]) -> tuple[str, Causes]:
+def _other_stores(ran: Ran, want: Tensor, bounds: list) -> str:
+    """A message if rows are stored a wrong distance apart, at wrong places, or only some of them; empty otherwise."""
+    out = ran.outputs["out"]
+    if pitch := out.wrong_pitch():
+        return f"the rows of out are ldo = {out.values.stride(0)} elements apart, and they were stored {pitch} apart"
+    filled = [(start, end) for start, end in bounds if start < end]
+    moved = [(2 * start, min(start + end, len(out.values)), start) for start, end in filled if start]
+    if any(first < stop for first, stop, _ in moved) and all(
+        torch.equal(out.values[first:stop].double(), want[start : start + stop - first])
+        for first, stop, start in moved
+        if first < stop
+    ):
+        return "row r of out was stored `start` rows further on: `rows` contains `start`"
+    position, stored = torch.arange(len(want)), ~out.missing[: len(want)].any(1)
+    start, end = (torch.cat([torch.full((e - s,), (s, e)[i]) for s, e in filled]) for i in (0, 1))
+    if torch.equal(stored, position < end - start):
+        return (
+            "a row was stored if it is below the expert's number of rows: `rows` counts over all experts, up to `end`"
+        )
+    if torch.equal(stored, (position - start) % BLOCK_N < BLOCK_M):
+        return "tiles begin i * BLOCK_N rows further on: a tile has BLOCK_M rows"
+    return ""
+
+
+def _why(
+    case: Case, ran: Ran, own, want: Tensor, bounds: list, lost: list[Event], loads: list[Event]
+) -> tuple[str, Causes]:
     """The check that wrong rows break ("*": all), and the likely mistake."""
     tiles = diagnosis.tiles(own, want, (BLOCK_M, BLOCK_N))
     got, tokens = own.values.double(), torch.tensor(case.inputs["tokens"], dtype=torch.int64)
@@ -122,7 +148,8 @@ def _why(case: Case, own, want: Tensor, bounds: list, lost: list[Event], loads: 
             name = str(dtype).removeprefix("torch.")
             return "gather", (tiles, f"these are the right products, rounded to {name}: out is float32")
     if own.missing.any():
-        return "gather", (tiles, "is each of an expert's rows stored, to its last column?")
+        text = "is each of an expert's rows stored, to its last column?"
+        return "gather", (tiles, _other_stores(ran, want, bounds) or text)
     if case.inputs["first"] == 0 or not lost:
         if gave(position):
             return "gather", (
@@ -141,6 +168,13 @@ def _why(case: Case, own, want: Tensor, bounds: list, lost: list[Event], loads: 
                     f"every tile of an expert has the tokens from position {name} on: tile i begins i * BLOCK_M later"
                 )
                 return "gather", (tiles, text)
+        if gave(tokens[position] + 1):
+            return "gather", (
+                tiles,
+                "this is the row of token `tokens[r] + 1`: the row of token t begins at x_ptr + t * ldx",
+            )
+        if gave(tokens[position] // 2):
+            return "gather", (tiles, "this is the row of token `tokens[r] // 2`: the entries are tokens already")
         if gave(tokens[start]):
             return "gather", (tiles, "all rows of an expert have the token of its first one: load BLOCK_M tokens")
     elif case.inputs["first"] == FAR and torch.isnan(got).any():
@@ -152,9 +186,21 @@ def _why(case: Case, own, want: Tensor, bounds: list, lost: list[Event], loads: 
     if stride := next(filter(None, (event.wrong_stride for event in loads)), None):
         return "gather", (tiles, stride)
     if lost:
-        return "gather", (_observed(lost), "the row of token t begins at x_ptr + t * ldx")
+        # Rows come from the table, so no `<=` in a mask has added one.
+        return "gather", (Observed(lost[0], single=True), "the row of token t begins at x_ptr + t * ldx")
+    masked = {"the positions' `end`": [end for start, end in bounds for _ in range(start, end)]}
+    masked["the expert's number of rows"] = [end - start for start, end in bounds for _ in range(start, end)]
+    for name, limit in masked.items():
+        if torch.equal(got, torch.where(tokens[:last] < torch.tensor(limit), want.T, 0.0).T):
+            return "*" if not got.any() else "gather", (
+                tiles,
+                f"rows of x are 0 unless the token's number is below {name}: the mask has to compare `rows` with `end`",
+            )
     if torch.isnan(got).any():
         return "gather", (tiles, "NaN comes from elements that are not a token's own: mask the load along H, too")
+    n, depth = case.inputs["w"].shape[1:]
+    if n < depth and torch.equal(got, _product(case, tokens[:last], bounds, columns=n)):
+        return "gather", (tiles, f"only the first N = {n} of {depth} columns are added: x has H columns")
     if h := case.inputs["w"].shape[2] // BLOCK_K * BLOCK_K:
         first = _product(case, tokens[:last], bounds, columns=BLOCK_K) * (h // BLOCK_K)
         if h == case.inputs["w"].shape[2] > BLOCK_K and torch.equal(got, first):

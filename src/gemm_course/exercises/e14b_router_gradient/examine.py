@@ -95,7 +95,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             yield Finding("sums", BELOW)
     elif undefined:
         yield Finding("foreign", undefined[1], pictures)
-    if check != "place" and (text := _others(case, got, missing)):
+    if check != "place" and (text := _others(case, got, missing, ran.value)):
         yield Finding("foreign", text, pictures)
 
 
@@ -161,8 +161,8 @@ def _writers(ran: Ran) -> Causes:
     )
 
 
-def _others(case: Case, got: Tensor, missing: Tensor) -> str:
-    """The mistake in the gradients of positions that are not ours; "" if they are 0."""
+def _others(case: Case, got: Tensor, missing: Tensor, value) -> str:
+    """The mistake in the gradients of positions that are not ours; "" if they are 0. `value` as for `_idle`."""
     count, k = case.inputs["count"][0], case.inputs["shape"][1]
     bad = missing[count:] | (got[count:] != 0)
     if not bad.any():
@@ -170,6 +170,10 @@ def _others(case: Case, got: Tensor, missing: Tensor) -> str:
     position = count + int(bad.nonzero()[0])
     token, slot = divmod(case.inputs["places"][position], k)
     text = f"position {position} is not ours, and out[{token}, {slot}], its place,"
+    launched = value[0] if isinstance(value, list) and value and type(value[0]) is int else 0
+    if missing[position] and 0 < launched * BLOCK_M <= position:
+        text = f"{text} was never written: {launched} programs are launched, each with BLOCK_M = {BLOCK_M} positions"
+        return f"{text}, and there are {len(got)} positions"
     if missing[position]:
         return (
             f"{text} was never written: a weight that nobody here uses has gradient 0, and that has to be stored, too"
@@ -222,6 +226,8 @@ def _wrong_place(case: Case, ran: Ran, dots: Tensor) -> str:
         "a place is token · k + slot: its token is `place // k`, its slot `place % k`": (
             places % tokens, places // tokens
         ),
+        "a slot is `place % k`, and this is one further on: slots count from 0": (places // k, places % k + 1),
+        "a token is `place // k`, and this is one further on: tokens count from 0": (places // k + 1, places % k),
         "slot and token are exchanged, or the token's number is not divided by k": (places % k, places // k),
     }  # fmt: skip
     for text, (row, column) in likely.items():
@@ -243,6 +249,24 @@ def _likely_sums(case: Case) -> Iterator[tuple[str, Tensor]]:
     step = sum(terms[:, at : at + BLOCK_I].sum(1) for at in range(0, i, BLOCK_M))
     yield f"a turn adds BLOCK_I = {BLOCK_I} columns, and the next one begins BLOCK_M = {BLOCK_M} further on", step
     yield "a negative gate counts as 0: tl.maximum(gate, 0.0)", (grad * gate * up).sum(1)
+    yield "a negative gate counts as 0, whatever up is: max(…, 0) is of the gate alone", (
+        grad * (gate * up).clamp(min=0)
+    ).sum(1)  # fmt: skip
+    yield "this has the gate without its sign: a negative one counts as 0, tl.maximum(gate, 0.0)", (
+        grad * gate.abs() * up
+    ).sum(1)  # fmt: skip
+    yield "this has min(gate, 0): a positive gate counts, and a negative one is 0", (
+        grad * gate.clamp(max=0) * up
+    ).sum(1)  # fmt: skip
+    pairs = torch.cat([gate, up], 1).unflatten(1, (-1, 2))
+    yield "gate and up were read in turn, from columns 2 c and 2 c + 1: they are columns c and I + c", (
+        grad * pairs[..., 0].clamp(min=0) * pairs[..., 1]
+    ).sum(1)  # fmt: skip
+    again = sum(terms[:, at : at + BLOCK_I].sum(1) for at in range(i))
+    yield (
+        f"a turn adds BLOCK_I = {BLOCK_I} columns, and the next one begins one further on: `range` needs a step",
+        again,
+    )
     yield "gate and up are exchanged: max(…, 0) belongs to the first I columns of `pre`", (
         grad * gate * up.clamp(min=0)
     ).sum(1)  # fmt: skip
@@ -254,6 +278,10 @@ def _likely_sums(case: Case) -> Iterator[tuple[str, Tensor]]:
     ).sum(1)  # fmt: skip
     yield "this is the sum of the activation: multiply by `grad`", (gate.clamp(min=0) * up).sum(1)
     yield "this is the average over the columns: the gradient is their sum", (terms.sum(1) / i).float().double()
+    column = torch.arange(i) % BLOCK_I
+    yield f"the first BLOCK_I = {BLOCK_I} columns of `grad` were read in each turn", (
+        grad[:, column] * gate.clamp(min=0) * up
+    ).sum(1)  # fmt: skip
     both = torch.cat([gate, up], 1)
     for shift, name in ((BLOCK_I, f"BLOCK_I = {BLOCK_I}"), (1, "1"), (0, "0")):
         if 0 <= shift < i:
