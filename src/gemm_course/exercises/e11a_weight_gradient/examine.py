@@ -23,12 +23,16 @@ CHECKS = ("tokens", "tail", "empty", "rounding", "once")
 def draw(rng: random.Random) -> list[Case]:
     """First no empty groups; then some, first, in the middle and last; then no tokens at all."""
 
-    def case(sizes, k, n):
+    def case(sizes, k, n, wide=None):
         ends = list(accumulate(sizes))
         total = ends[-1] + rng.randint(BLOCK_M, BLOCK_M + 8)
         # No zeros: every missing or additional token changes a sum. Most sums pass 2048, from where float16 holds no
         # odd numbers; none passes float16's largest number.
         a, b = (whole_numbers(rng, *shape, low=9, high=31) for shape in ((k, total), (total, n)))
+        if wide:  # the only token of a group has numbers of 9 bits, where bfloat16 has 8
+            alone = ends[sizes.index(1)] - 1
+            numbers = {"a": a[:, alone], "b": b[alone]}[wide]
+            numbers.copy_(torch.tensor([rng.randrange(257, 512, 2) for _ in numbers]))
         a[:, ends[-1] :], b[ends[-1] :] = torch.nan, torch.nan
         inputs = {"a": a, "b": b, "ends": ends}
         label = f"K = {k}, N = {n}, groups of {', '.join(map(str, sizes))} tokens, {total - ends[-1]} after the last"
@@ -39,8 +43,8 @@ def draw(rng: random.Random) -> list[Case]:
 
     first, second = rng.sample(range(3, BLOCK_M - 2), 2)  # as in `group_sizes`
     return [
-        case([BLOCK_M + first, 2 * BLOCK_M + second, 1], part(), BLOCK_N),
-        case(token_sums.group_sizes(rng, BLOCK_M), BLOCK_K + part(), part()),
+        case([BLOCK_M + first, 2 * BLOCK_M + second, 1], part(), BLOCK_N, wide="a"),
+        case(token_sums.group_sizes(rng, BLOCK_M), BLOCK_K + part(), part(), wide="b"),
         case([0] * rng.randint(2, 3), part(), BLOCK_N + part()),
     ]
 

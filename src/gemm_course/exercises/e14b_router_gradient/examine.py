@@ -95,7 +95,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             yield Finding("sums", BELOW)
     elif undefined:
         yield Finding("foreign", undefined[1], pictures)
-    if check != "place" and (text := _others(case, got, missing, ran.value)):
+    if check != "place" and (text := _others(case, ran, got, missing)):
         yield Finding("foreign", text, pictures)
 
 
@@ -161,8 +161,8 @@ def _writers(ran: Ran) -> Causes:
     )
 
 
-def _others(case: Case, got: Tensor, missing: Tensor, value) -> str:
-    """The mistake in the gradients of positions that are not ours; "" if they are 0. `value` as for `_idle`."""
+def _others(case: Case, ran: Ran, got: Tensor, missing: Tensor) -> str:
+    """The mistake in the gradients of positions that are not ours; "" if they are 0."""
     count, k = case.inputs["count"][0], case.inputs["shape"][1]
     bad = missing[count:] | (got[count:] != 0)
     if not bad.any():
@@ -170,10 +170,13 @@ def _others(case: Case, got: Tensor, missing: Tensor, value) -> str:
     position = count + int(bad.nonzero()[0])
     token, slot = divmod(case.inputs["places"][position], k)
     text = f"position {position} is not ours, and out[{token}, {slot}], its place,"
+    value, times = ran.value, int(ran.outputs["out"].counts.max())
     launched = value[0] if isinstance(value, list) and value and type(value[0]) is int else 0
     if missing[position] and 0 < launched * BLOCK_M <= position:
         text = f"{text} was never written: {launched} programs are launched, each with BLOCK_M = {BLOCK_M} positions"
         return f"{text}, and there are {len(got)} positions"
+    if missing[position] and times > 1:
+        return f"{text} was never written, and another place {times} times: each position loads its own place"
     if missing[position]:
         return (
             f"{text} was never written: a weight that nobody here uses has gradient 0, and that has to be stored, too"
@@ -283,7 +286,7 @@ def _likely_sums(case: Case) -> Iterator[tuple[str, Tensor]]:
         grad[:, column] * gate.clamp(min=0) * up
     ).sum(1)  # fmt: skip
     both = torch.cat([gate, up], 1)
-    for shift, name in ((BLOCK_I, f"BLOCK_I = {BLOCK_I}"), (1, "1"), (0, "0")):
+    for shift in (BLOCK_I, 1, 0):
         if 0 <= shift < i:
-            text = f"up was read {name} columns after the gate: it begins I = {i} after it"
+            text = f"up was read {shift} columns after the gate: it begins I = {i} after it"
             yield text, (grad * gate.clamp(min=0) * both[:, shift : shift + i]).sum(1)
