@@ -917,7 +917,7 @@ f15_layers.scaling(scaling) if any(scaling.values()) else print("not recorded ye
 # By hand, two GPUs are slower than one. Time goes into bytes on the wire, gathers and sums around them, and the host:
 # by hand and with *all_to_all*, it waits for the sizes of what arrives. A graph has no host in it; there the exchange
 # is left (lesson 16). Larger experts do more arithmetic for the same bytes, and come closer to 2 and 4. DeepSeek-V3
-# passes them: one GPU moves the weights of all experts, each of several only its part.
+# passes them, probably because one GPU moves the weights of all experts, each of several only its part.
 
 # %%
 if not any(scaling.values()):

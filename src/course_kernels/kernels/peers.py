@@ -89,7 +89,7 @@ def push_kernel(
 @triton.jit
 def home_of(offs_ptr, sends, most, RANKS: tl.constexpr):
     """The row where each send's result comes home: the send's number among those of its rank, after ``most`` rows of
-    each rank before. Less than 0 for what is no send."""
+    each rank before. Entries of ``sends`` below 0 stay as they are: they stand for no send."""
     home = sends
     for r in tl.static_range(RANKS - 1):
         end = tl.load(offs_ptr + r)

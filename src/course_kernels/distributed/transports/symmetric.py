@@ -9,10 +9,10 @@ every rank writes to every rank's buffer; a second barrier; every rank reads its
 - A rank reads what all have written: the second barrier waits for every rank's writes.
 - No rank overwrites what another still reads. A rank reads only between its second barrier and the first barrier of its
   next use, and no rank writes in that next use before all have reached its first barrier.
-- A copy is needed only for what is read after the next use has begun. A backward is such a reader of tokens, and a user
-  of ``dispatch`` may keep its rows for long. In ``motion.through`` a layer's products read what arrives where it lies,
-  and they are done before the next use: results on their way home. These take the place of rows, which are as large;
-  the sum still reads weights, which lie behind them.
+- A copy is needed only of what is read after the next use has begun. A backward reads tokens so late, and a user of
+  ``dispatch`` may keep its rows for long. In ``motion.through`` a layer's products read tokens in the buffer itself.
+  They are done before the next use, in which results come home: these overwrite the tokens, but not the weights behind
+  them. So the sum that makes the results can still read the weights.
 
 Ranks need not agree on who copies, or on who sums while it pushes: uses, barriers and places are the same.
 """

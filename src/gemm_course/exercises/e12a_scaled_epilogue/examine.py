@@ -105,7 +105,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
 
 def _rounded_scales(parts: dict, want: dict, wrong: list[int], pictures: list[dict]) -> Iterator[Finding]:
-    """Finding about scales that were rounded: only that is told by long ones, and the other cases tell all else."""
+    """Say whether scales were rounded. The case with long scales checks this alone; other mistakes show in the other
+    cases, too, and are named there."""
     if any(((parts[g].values.double() / want[g].double() - 1).abs() < 1 / 64).all() for g in wrong):
         tiles = diagnosis.tiles(parts[wrong[0]], want[wrong[0]], (BLOCK_M, BLOCK_N))
         why = "the scales, or their product, were rounded to fewer bits than float32 has: convert the result alone"
