@@ -163,14 +163,13 @@ class ExpertParallel:
             top_k_index: int32 or int64 (T, k), ids of all ranks' experts. Others, such as a sentinel, count nothing.
                 k is the same on all ranks, T is not.
         """
-        return self._plan(top_k_index, None)
+        return self.transport.plan(self._checked(top_k_index))
 
-    def _plan(self, top_k_index: Tensor, x: Tensor | None) -> Plan:
+    def _checked(self, top_k_index: Tensor) -> Tensor:
         check_ids(top_k_index, self.num_experts)
         if not top_k_index.shape[1]:
             raise ValueError(f"top_k_index must have at least one column, got shape {tuple(top_k_index.shape)}")
-        with torch.no_grad():
-            return self.transport.plan(settled(top_k_index), x)
+        return settled(top_k_index)
 
     @runtime.outside_graphs("expert parallelism, whose splits the host reads, runs between two graphs")
     def dispatch(
@@ -192,12 +191,12 @@ class ExpertParallel:
             TypeError, ValueError: naming the argument, what it got and what it wants; before rows are sent.
             RuntimeError: another rank did not make the call in time.
         """
-        plan = self._planned(x, top_k_index, top_k_weights, plan)
-        rows, weights = dispatch(x, top_k_weights.float(), self.transport, plan)
+        journey = self._journey(x, top_k_index, top_k_weights, plan)
+        rows, weights, plan = dispatch(x, top_k_weights.float(), self.transport, journey)
         return Dispatched(rows, Choices(plan.local_index, weights, plan.routing), plan)
 
-    def _planned(self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, plan: Any) -> Plan:
-        """The plan of a checked call of ``dispatch``."""
+    def _journey(self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, plan: Any) -> Plan | Tensor:
+        """The plan or the ids of a call of ``dispatch``, whose arguments it checks."""
         check_dense("x", x)
         check_dense("top_k_weights", top_k_weights)
         if x.dim() != 2:
@@ -214,7 +213,7 @@ class ExpertParallel:
                 f"x and top_k_weights must be of the tokens of top_k_index or plan, (T, k) = {shape}, got shapes "
                 f"{tuple(x.shape)} and {tuple(top_k_weights.shape)}"
             )
-        return self._plan(top_k_index, x) if plan is None else plan
+        return self._checked(top_k_index) if plan is None else plan
 
     @runtime.outside_graphs("expert parallelism, whose splits the host reads, runs between two graphs")
     def combine(self, y: Tensor, handle: Plan) -> Tensor:
@@ -248,8 +247,7 @@ class ExpertParallel:
         if plan is None and self.chunks > 1:
             return overlapped(self, layer, x, settled(top_k_index), top_k_weights, self.chunks)
         if kernels is not None and isinstance(self.transport, Symmetric):
-            plan = self._planned(x, top_k_index, top_k_weights, plan)
-            return through(kernels, self.transport, plan)
+            return through(kernels, self.transport, self._journey(x, top_k_index, top_k_weights, plan))
         rows, choices, handle = self.dispatch(x, top_k_index, top_k_weights, plan=plan)
         return self.combine(layer(rows, choices.weights, choices.routing), handle)
 

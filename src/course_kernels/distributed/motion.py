@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from course_kernels.contexts import wants_grad
-from course_kernels.distributed.plan import Plan
+from course_kernels.distributed.plan import Arrived, Plan
 from course_kernels.moe import Routing, fp8_layer, layer
 from course_kernels.moe.form import Operands
 from course_kernels.moe.parallel import Kernels
@@ -34,13 +34,13 @@ class Choices(NamedTuple):
 class Transport(Protocol):
     """A way between ranks."""
 
-    def plan(self, top_k_index: Tensor, x: Tensor | None = None) -> Plan:
-        """Route tokens, and agree with all ranks on it; and on the form of x, where the host waits for them."""
+    def plan(self, top_k_index: Tensor) -> Plan:
+        """Route tokens, and agree with all ranks on it."""
         ...
 
-    def scatter(self, x: Tensor, weights: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor | None]:
-        """Send tokens (T, H) to their ranks: (R, H), the rows that have arrived here. And float32 weights (T, k) along,
-        if given: (R, k), 0 for choices of other ranks."""
+    def scatter(self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor) -> Arrived:
+        """Send tokens (T, H) to their ranks, and float32 weights (T, k) along, if given. The journey is a plan, or ids
+        (T, k) to plan by; all ranks give the same one of both."""
         ...
 
     def collect(self, rows: Tensor | None, values: Tensor | None, plan: Plan) -> tuple[Tensor | None, Tensor | None]:
@@ -53,13 +53,14 @@ class _Dispatch(torch.autograd.Function):
     """x (T, H) and float32 weights (T, k) to their ranks. The gradient travels as ``combine`` does."""
 
     @staticmethod
-    def forward(ctx, x, weights, transport: Transport, plan: Plan):
-        ctx.transport, ctx.plan = transport, plan
-        return transport.scatter(settled(x), settled(weights), plan)
+    def forward(ctx, x, weights, transport: Transport, journey: Plan | Tensor):
+        arrived = transport.scatter(settled(x), settled(weights), journey)
+        ctx.transport, ctx.plan = transport, arrived.plan
+        return tuple(arrived)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_rows, grad_weights):
+    def backward(ctx, grad_rows, grad_weights, _):
         needs_x, needs_weights, *_ = ctx.needs_input_grad
         rows, values = settled(grad_rows) if needs_x else None, settled(grad_weights) if needs_weights else None
         return *ctx.transport.collect(rows, values, ctx.plan), None, None
@@ -76,12 +77,12 @@ class _Combine(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        return ctx.transport.scatter(settled(grad), None, ctx.plan)[0], None, None
+        return ctx.transport.scatter(settled(grad), None, ctx.plan).rows, None, None
 
 
-def dispatch(x: Tensor, weights: Tensor, transport: Transport, plan: Plan) -> tuple[Tensor, Tensor]:
-    """Send x (T, H) and float32 weights (T, k) to their ranks: (R, H) and (R, k), differentiable."""
-    return _Dispatch.apply(x, weights, transport, plan)
+def dispatch(x: Tensor, weights: Tensor, transport: Transport, journey: Plan | Tensor) -> Arrived:
+    """Send x (T, H) and float32 weights (T, k) to their ranks, differentiable, by a plan or ids."""
+    return Arrived(*_Dispatch.apply(x, weights, transport, journey))
 
 
 def combine(rows: Tensor, transport: Transport, plan: Plan) -> Tensor:
@@ -92,8 +93,8 @@ def combine(rows: Tensor, transport: Transport, plan: Plan) -> Tensor:
 class Direct(Transport, Protocol):
     """A transport between memories, which can sum on the way: ``transports.symmetric.Symmetric``."""
 
-    def arrive(self, x: Tensor, weights: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor | None]:
-        """``scatter`` without copies: what it returns is there until the next use."""
+    def arrive(self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor) -> Arrived:
+        """``scatter`` without copies: its rows and weights are there until the next use."""
         ...
 
     def collect(
@@ -110,8 +111,8 @@ class _Through(torch.autograd.Function):
     ``combine`` and their backwards do: each rank may take either way."""
 
     @staticmethod
-    def forward(ctx, x, gate_up, down, weights, gate_up_bias, down_bias, kernels: Kernels, transport, plan: Plan):
-        rows, sent = transport.scatter(x, weights, plan)
+    def forward(ctx, x, gate_up, down, weights, gate_up_bias, down_bias, kernels: Kernels, transport, journey):
+        rows, sent, plan = transport.scatter(x, weights, journey)
         operands = kernels.operands._replace(x=rows, weights=sent)
         results, pre = layer.forward(operands, plan.routing, kernels.form, keep=True, combine=uncombined)
         ctx.save_for_backward(*operands, pre)
@@ -124,7 +125,7 @@ class _Through(torch.autograd.Function):
             raise RuntimeError(ONCE)
         *tensors, pre = ctx.saved_tensors  # first: where a checkpoint computes them anew, it uses the memory, too
         operands, needs = Operands(*tensors), collected(ctx)
-        rows, _ = ctx.transport.arrive(prepared(settled(grad), operands), None, ctx.plan)
+        rows, *_ = ctx.transport.arrive(prepared(settled(grad), operands), None, ctx.plan)
         found = layer.backward(
             rows, operands, pre, ctx.plan.routing, ctx.form, tuple(needs[0]), needs[1], combine=uncombined
         )  # fmt: skip
@@ -133,14 +134,15 @@ class _Through(torch.autograd.Function):
         return *found._replace(x=x, weights=weights), None, None, None
 
 
-def through(kernels: Kernels, transport: Direct, plan: Plan) -> Tensor:
+def through(kernels: Kernels, transport: Direct, journey: Plan | Tensor) -> Tensor:
     """Send tokens to their ranks, apply the layer there, and return the results: (T, H), differentiable. The layer's
     last step, and its backward's, sums rows of experts straight into the memory of the tokens' ranks."""
     weights = kernels.operands.weights.float()
     operands, form, float8, _ = kernels
     if wants_grad(*operands):
-        return _Through.apply(*operands._replace(weights=weights), kernels, transport, plan)
-    operands = operands._replace(**dict(zip(("x", "weights"), transport.arrive(operands.x, weights, plan))))
+        return _Through.apply(*operands._replace(weights=weights), kernels, transport, journey)
+    rows, sent, plan = transport.arrive(operands.x, weights, journey)
+    operands = operands._replace(x=rows, weights=sent)
     how = dict(keep=False, combine=uncombined)
     if float8 is None:
         results, _ = layer.forward(operands, plan.routing, form, **how)

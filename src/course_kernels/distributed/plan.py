@@ -59,6 +59,20 @@ class Plan(NamedTuple):
     choices: int | None = None
 
 
+class Arrived(NamedTuple):
+    """What a transport has brought to this rank.
+
+    Attributes:
+        rows: (R, H), of tokens.
+        weights: float32 (R, k), of their choices, 0 for those of other ranks; None where none were sent.
+        plan: of the journey.
+    """
+
+    rows: Tensor
+    weights: Tensor | None
+    plan: Plan
+
+
 def sends_of(top_k_index: Tensor, num_local_experts: int, ranks: int, backend: str = "auto") -> Sends:
     """Find the sends of tokens.
 

@@ -16,7 +16,8 @@ def put_kernel(
     COLS: tl.constexpr, ALIGN: tl.constexpr, FILL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Put the rows of sends to each rank at ``here * most`` of its memory. One program has BLOCK_M rows of one rank.
-    Ranks begin with the one after them: if all began with the same, its link would be all they have.
+    Programs take the ranks in turn: so all links are busy at once, and with them the memory that this rank's own rows
+    go to.
 
     Args:
         x_ptr: rows of any strides; COLS columns.
@@ -27,9 +28,9 @@ def put_kernel(
         here, most: this rank, and rows for each source.
         FILL: written to the rest of the ``most`` rows; None writes nothing.
     """
-    blocks = tl.cdiv(most, BLOCK_M)
-    peer = (here + 1 + tl.program_id(0) // blocks) % (tl.num_programs(0) // blocks)
-    rows = tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    ranks = tl.num_programs(0) // tl.cdiv(most, BLOCK_M)
+    peer = (here + 1 + tl.program_id(0)) % ranks
+    rows = tl.program_id(0) // ranks * BLOCK_M + tl.arange(0, BLOCK_M)
     start = tl.load(offs_ptr + peer - 1, mask=peer > 0, other=0)
     count = tl.load(offs_ptr + peer) - start
     valid = rows < count
@@ -64,10 +65,11 @@ def push_kernel(
         weights_ptr: float32 (ranks * most * TOP_K,) of the choices; None for weights of 1.
         peers_ptr, offset, here, most: as for ``put_kernel``.
     """
-    tiles_n, blocks = tl.cdiv(COLS, BLOCK_N), tl.cdiv(most, BLOCK_M)
+    tiles_n = tl.cdiv(COLS, BLOCK_N)
     block, tile = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n
-    peer = (here + 1 + block // blocks) % (tl.num_programs(0) // (tiles_n * blocks))
-    rows = block % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    ranks = tl.num_programs(0) // (tiles_n * tl.cdiv(most, BLOCK_M))
+    peer = (here + 1 + block) % ranks
+    rows = block // ranks * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     there, token = rows < most, peer * most + rows
     last = tl.full((BLOCK_M,), -1, dtype=tl.int32)

@@ -7,6 +7,7 @@ import torch
 
 from course_kernels import moe_feed_forward
 from course_kernels.distributed.motion import combine, dispatch, settled, through
+from course_kernels.distributed.plan import Arrived
 from course_kernels.distributed.transports.symmetric import Symmetric
 from course_kernels.moe.activations import activation_of
 from course_kernels.moe.form import Form, Operands
@@ -24,14 +25,15 @@ class Doubling:
         def double(first, second, plan):
             given = [each for each in (first, second) if each is not None]
             self.calls.append((name, len(given), plan))
-            return tuple(each if each is None else each * 2 for each in (first, second))
+            doubled = [each if each is None else each * 2 for each in (first, second)]
+            return Arrived(*doubled, plan) if name == "scatter" else tuple(doubled)
 
         return double
 
 
 def test_each_half_is_the_derivative_of_the_other():
     way, x, weights = Doubling(), torch.ones(2, 3, requires_grad=True), torch.ones(2, 1, requires_grad=True)
-    rows, sent = dispatch(x, weights, way, "plan")
+    rows, sent, _ = dispatch(x, weights, way, "plan")
     combine(rows * sent, way, "plan").sum().backward()
     assert [each[:2] for each in way.calls] == [("scatter", 2), ("collect", 1), ("scatter", 1), ("collect", 2)]
     assert {plan for *_, plan in way.calls} == {"plan"}
@@ -83,7 +85,7 @@ class Alone(Symmetric):
         return regions
 
 
-def through_and_apart(made, needs=NAMES):
+def through_and_apart(made, needs=NAMES, planned=True):
     """The layer's result and gradients, each way, and the uses of the memory."""
     found = []
     for whole in (True, False):
@@ -91,14 +93,14 @@ def through_and_apart(made, needs=NAMES):
         given = dict(mine.tensors)
         x, gate_up, down, weights = (given.pop(name) for name in NAMES[:4])
         transport = Alone(gate_up.shape[0], x.shape[0] + 2)  # rows that no token fills
-        plan = transport.plan(mine.ids)
+        journey = transport.plan(mine.ids) if planned else mine.ids
         on_input = made.options.get("weights_on") == "input"
         form = Form(activation_of(made.options.get("activation", "swiglu")), on_input=on_input, backend="triton")
         if whole:
             operands = Operands(x, gate_up, down, weights, *(given.get(name) for name in NAMES[4:]))
-            out = through(Kernels(operands, form, None, made.options.get("main_grads")), transport, plan)
+            out = through(Kernels(operands, form, None, made.options.get("main_grads")), transport, journey)
         else:
-            rows, sent = dispatch(x, weights, transport, plan)
+            rows, sent, plan = dispatch(x, weights, transport, journey)
             y = moe_feed_forward(rows, gate_up, down, None, sent, routing=plan.routing, **given, **made.options)
             out = combine(y, transport, plan)
         if needs:
@@ -116,12 +118,25 @@ OPTIONS = [
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_the_whole_way_is_its_halves_and_the_layer(options, needs):
     made = make(backend="triton", **options)
-    (out, grads, uses), (wanted, wanted_grads, wanted_uses) = through_and_apart(made, needs)
+    (out, grads, uses), (wanted, wanted_grads, wanted_uses) = through_and_apart(made, needs, planned=False)
     assert torch.equal(out, wanted)
     for name, grad in wanted_grads.items():
         assert (grad is None) == (grads[name] is None), name
         assert grad is None or torch.equal(grad, grads[name]), name
     assert uses == wanted_uses, "another rank may take the other way"
+
+
+@pytest.mark.parametrize("needs", [(), NAMES], ids=str)
+def test_a_plan_made_before_gives_the_same_bits_in_one_more_use(needs):
+    made = make(backend="triton")
+    for (out, grads, uses), (wanted, wanted_grads, fewer) in zip(
+        through_and_apart(made, needs), through_and_apart(made, needs, planned=False)
+    ):
+        assert torch.equal(out, wanted)
+        assert all(torch.equal(grad, grads[name]) for name, grad in wanted_grads.items() if grad is not None)
+        first, *others = fewer
+        assert first == ["x", "top_k_weights", "top_k_index"]
+        assert uses == [["top_k_index"], first[:2], *others]
 
 
 def test_main_gradients_of_the_whole_way():

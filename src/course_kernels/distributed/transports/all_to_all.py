@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_kernels.distributed import rows as moving
-from course_kernels.distributed.plan import Plan, Sends, of_choices, sends_of, to_choices
+from course_kernels.distributed.plan import Arrived, Plan, Sends, of_choices, sends_of, to_choices
 from course_kernels.distributed.transports.agreement import check_agreement, form_of
 from course_kernels.distributed.transports.time_out import time_out
 from course_kernels.moe import Routing
@@ -49,10 +49,12 @@ class AllToAll(NamedTuple):
         choices = sum(lines[here][1] for lines in table)
         return plan._replace(local_index=local_index, routing=routing.shortened(choices), choices=choices)
 
-    def scatter(self, x: Tensor, weights: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor | None]:
+    def scatter(self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor) -> Arrived:
         """Send tokens (T, H) to their ranks, and weights (T, k): (R, H) and (R, k)."""
+        plan = journey if isinstance(journey, Plan) else self.plan(journey, x)
         rows = self._send(moving.spread(x, plan.sends.routing, _sent(plan.sends)), plan, "tokens")
-        return rows, None if weights is None else self._send(of_choices(weights, plan.sends), plan, "weights")
+        weights = None if weights is None else self._send(of_choices(weights, plan.sends), plan, "weights")
+        return Arrived(rows, weights, plan)
 
     def collect(
         self, rows: Tensor | None, values: Tensor | None, plan: Plan

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_kernels.distributed.plan import Plan, of_choices, sends_of, to_choices
+from course_kernels.distributed.plan import Arrived, Plan, Sends, of_choices, sends_of, to_choices
 from course_kernels.distributed.rows import total
 from course_kernels.distributed.transports import peers as moving
 from course_kernels.distributed.transports.agreement import check_agreement, form_of
@@ -59,37 +59,35 @@ class Symmetric:
         self.group, self.num_local_experts, self.max_tokens = group, num_local_experts, max_tokens
         self.memory: Tensor | None = None
 
-    def plan(self, top_k_index: Tensor, x: Tensor | None = None) -> Plan:
+    def plan(self, top_k_index: Tensor) -> Plan:
         """Route tokens, and send the ids along."""
-        tokens, top_k = top_k_index.shape
-        if tokens > self.max_tokens:
-            raise ValueError(f"top_k_index must have at most max_tokens = {self.max_tokens} rows, got {tokens}")
-        sends = sends_of(top_k_index, self.num_local_experts, self.group.size())
+        sends = self._sends(top_k_index)
         (ids,) = self._open(top_k_index=sends.local_index)
         moving.put(sends.local_index, sends, ids.peers, by_token=False, fill=-1)
         self._barrier()
-        local_index = ids.rows.clone()
-        routing = Routing.of(local_index, self.num_local_experts)
-        if self.num_local_experts < top_k:
-            routing = routing.shortened(local_index.shape[0] * self.num_local_experts)
-        return Plan(moving.returning(sends, self.max_tokens), None, local_index, routing, tokens)
+        return self._planned(sends, ids)
 
-    def scatter(self, x: Tensor, weights: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor | None]:
+    def scatter(self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor) -> Arrived:
         """Send tokens (T, H), and weights (T, k): (ranks * max_tokens, H) and (ranks * max_tokens, k)."""
-        rows, weights = self.arrive(x, weights, plan)
-        return rows.clone(), None if weights is None else weights.clone()
+        rows, weights, plan = self.arrive(x, weights, journey)
+        return Arrived(rows.clone(), None if weights is None else weights.clone(), plan)
 
-    def arrive(self, x: Tensor, weights: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor | None]:
-        """``scatter`` without copies: what it returns is there until the next use."""
-        if weights is None:
-            (rows,), sent = self._open(x=x), None
-        else:
-            (rows, sent) = self._open(x=x, top_k_weights=weights)
-            # 0 for choices of other ranks, and in rows that no token fills.
-            moving.put(of_choices(weights, plan.sends), plan.sends, sent.peers, by_token=False, fill=0)
-        moving.put(x, plan.sends, rows.peers, by_token=True)
+    def arrive(self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor) -> Arrived:
+        """``scatter`` without copies: its rows and weights are there until the next use. Ids to plan by travel in the
+        same use."""
+        planned = isinstance(journey, Plan)
+        sends = journey.sends if planned else self._sends(journey)
+        likes = dict(x=x, top_k_weights=weights, top_k_index=None if planned else sends.local_index)
+        regions = self._open(**{name: each for name, each in likes.items() if each is not None})
+        rows, sent = regions[0], None if weights is None else regions[1]
+        if not planned:
+            moving.put(sends.local_index, sends, regions[-1].peers, by_token=False, fill=-1)
+        if weights is not None:  # 0 for choices of other ranks, and in rows that no token fills
+            moving.put(of_choices(weights, sends), sends, sent.peers, by_token=False, fill=0)
+        moving.put(x, sends, rows.peers, by_token=True)
         self._barrier()
-        return rows.rows, None if sent is None else sent.rows
+        plan = journey if planned else self._planned(sends, regions[-1])
+        return Arrived(rows.rows, None if sent is None else sent.rows, plan)
 
     def collect(
         self, rows: Tensor | None, values: Tensor | None, plan: Plan, of_experts: bool = False,
@@ -109,6 +107,20 @@ class Symmetric:
         self._barrier()
         sums = None if rows is None else total(regions[0].rows, plan.sends.routing, plan.tokens)
         return sums, None if values is None else to_choices(regions[-1].rows, plan.sends)
+
+    def _sends(self, top_k_index: Tensor) -> Sends:
+        tokens = top_k_index.shape[0]
+        if tokens > self.max_tokens:
+            raise ValueError(f"top_k_index must have at most max_tokens = {self.max_tokens} rows, got {tokens}")
+        return sends_of(top_k_index, self.num_local_experts, self.group.size())
+
+    def _planned(self, sends: Sends, ids: Region) -> Plan:
+        """The plan, from the ids that have arrived."""
+        (tokens, top_k), local_index = sends.carriers.shape, ids.rows.clone()
+        routing = Routing.of(local_index, self.num_local_experts)
+        if self.num_local_experts < top_k:
+            routing = routing.shortened(local_index.shape[0] * self.num_local_experts)
+        return Plan(moving.returning(sends, self.max_tokens), None, local_index, routing, tokens)
 
     def _open(self, **likes: Tensor) -> list[Region]:
         """Wait until no rank reads its memory any longer. Returns a region for rows like each of ``likes``, one behind

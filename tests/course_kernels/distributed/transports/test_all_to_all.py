@@ -19,10 +19,10 @@ assert plan.routing.ends.tolist() == [2, 3, 3, 4]
 assert plan.routing.tokens.shape == (4,)  # as many as there are choices
 x = torch.arange(6.0).reshape(3, 2)
 weights = torch.tensor([[0.25, 0.5], [1.0, 1.0], [0.5, 0.5]])
-rows, sent = way.scatter(x, weights, plan)
+rows, sent, _ = way.scatter(x, weights, plan)
 assert torch.equal(rows, x[[0, 2]]) and torch.equal(sent, weights[[0, 2]])
-rows, sent = way.scatter(x, None, plan)
-assert torch.equal(rows, x[[0, 2]]) and sent is None
+rows, sent, planned = way.scatter(x, None, ids)
+assert torch.equal(rows, x[[0, 2]]) and sent is None and planned.matrix == plan.matrix
 once = [[1, 1], [0, 0], [1, 1]]
 sums, values = way.collect(torch.ones(2, 2), torch.ones(2, 2), plan)
 assert sums.tolist() == values.tolist() == once
