@@ -170,6 +170,7 @@ def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict
     experts = weights.gate_up, weights.down
     one = moe_feed_forward(x, *weights.whole, ids, gates)
     wanted = [one.detach(), *torch.autograd.grad(one, leaves, grad)]
+    del one  # autograd's nodes of the leaves belong to this stream as long as it is there, and graphs have another
 
     def way(call) -> Measured:
         return Measured(call, (*leaves, *experts), grad)
@@ -233,15 +234,16 @@ def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict
         )
         peak = peak_bytes(each.step if steps else each.forward, device)
         found.append(about | dict(way=name, error=error, bytes_one_way=wire, peak_bytes=peak) | times)
+        if device.type == "cuda" and (name == "symmetric" or each is alone or "its tokens" in name):
+            in_a_graph = dict(
+                forward_us=slowest(capture(each.forward).replay, sizes.repeats, device),
+                both_us=slowest(capture(each.step).replay, sizes.repeats, device) if steps else None,
+            )
+            found.append(about | dict(way=f"{name}, in a graph") | in_a_graph)
     landing = equal_splits(handle.matrix, sizes.hidden, dtype, device)
-    others = {
-        "all_to_all_single, equal splits of the deduplicated bytes": lambda: dist.all_to_all_single(*landing),
-    }
-    if device.type == "cuda":
-        others["symmetric, forward in a graph"] = capture(ways["symmetric"].forward).replay
-    for name, call in others.items():
-        found.append(about | dict(way=name, forward_us=slowest(call, sizes.repeats, device), both_us=None))
-    return found
+    wire = slowest(lambda: dist.all_to_all_single(*landing), sizes.repeats, device)
+    name = "all_to_all_single, equal splits of the deduplicated bytes"
+    return [*found, about | dict(way=name, forward_us=wire, both_us=None)]
 
 
 def has_room(whole: list[Tensor], device) -> bool:

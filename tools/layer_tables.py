@@ -10,15 +10,14 @@ from table_parts import gpu_of, markdown, number, provenance_of
 
 PASSES = {"forward": "forward", "forward and backward": "step"}
 PEERS = {"transformers": "transformers' operations", "liger": "Liger's layer"}
-ONE_GPU = "one GPU, all experts, its tokens"
 WAYS = {
     "by hand, torch's products": "by hand, torch's products",
     "by hand, our products": "by hand, ours",
     "all_to_all": '`"all_to_all"`',
     "symmetric": '`"symmetric"`',
-    "symmetric, forward in a graph": "in a graph",
-    "the layer alone, on the rows that arrive": "no exchange",
-    ONE_GPU: "one GPU",
+    "symmetric, in a graph": "in a graph",
+    "the layer alone, on the rows that arrive, in a graph": "no exchange",
+    "one GPU, all experts, its tokens, in a graph": "one GPU",
 }
 SCALED = dict(model="qwen3-30b-a3b", tokens=16384, routing="uniform")  # the batch of sentences
 
@@ -133,7 +132,7 @@ def parallel_table() -> str:
             both = row["both_us"] and f" / {number(row['both_us'] / 1e3)}"
             cells.setdefault(title, {})[row["way"]] = f"{number(row['forward_us'] / 1e3)}{both or ''}"
     rows = [[title, *(found.get(way, "–") for way in WAYS)] for title, found in cells.items()]
-    note = "Forward / forward and backward of the slowest GPU, as called where nothing else is said."
+    note = "Forward / forward and backward of the slowest GPU. The last three are in a graph, the others as called."
     table = markdown(f"ms on {gpu_of(measured)}s", WAYS.values(), rows)
     return f"{table}\n\n{note} {provenance_of(measured)}"
 

@@ -221,7 +221,7 @@ if "overlapped" in recorded:
     further = (recorded["overlapped"] - recorded["deduplicated"]) / (chunks - 1)
     wire = times["overlapped"].dispatch_us + times["overlapped"].combine_us
     print(f"each further chunk adds {further / 1e3:.1f} ms; on the wire, there and back: {wire / 1e3:.1f} ms simulated")
-for way in ("all_to_all", "symmetric", "symmetric, forward in a graph"):
+for way in ("all_to_all", "symmetric", "symmetric, in a graph"):
     print(f"1,024 tokens, {way}: " + (f"{few[way] / 1e3:.2f} ms" if way in few else "not recorded yet"))
 
 # %% [markdown]
@@ -255,7 +255,7 @@ else:
 # host:
 
 # %%
-graph, alone = "symmetric, forward in a graph", "the layer alone, on the rows that arrive"
+graph, alone = "symmetric, in a graph", "the layer alone, on the rows that arrive, in a graph"
 collective = "all_to_all_single, equal splits of the deduplicated bytes"
 for gpus in (2, 4):
     us = records.parallel_times("qwen3-30b-a3b", gpus, tokens, "uniform")

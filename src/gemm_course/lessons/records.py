@@ -364,7 +364,8 @@ def parallel_panels(tokens: int, results: Mapping | None = None) -> dict[str, di
 def weak_scaling(
     model: str, tokens: int, routing: str, part: str, results: Mapping | None = None
 ) -> dict[str, dict[int, float]]:
-    """Tokens a second of several GPUs, each with as many tokens, over those of one GPU that has all experts.
+    """Tokens a second of several GPUs, each with as many tokens, over those of one GPU that has all experts; both as
+    called, or both in a graph.
 
     Args:
         model: its name in ``course_kernels.bench.zoo``.
@@ -379,15 +380,16 @@ def weak_scaling(
     """
     names = {
         "by hand, our products": "by hand", "all_to_all": "all_to_all", "symmetric": "symmetric",
-        "symmetric, forward in a graph": "symmetric, in a graph",
+        "symmetric, in a graph": "symmetric, in a graph",
     }  # fmt: skip
     key = {"forward": "forward_us", "step": "both_us"}[part]
     wanted = dict(model=model, tokens=tokens, routing=routing)
     rows = [row for row in parallel_rows(results) if wanted.items() <= row.items() and row[key]]
-    one = {row["ranks"]: row[key] for row in rows if row["way"] == "one GPU, all experts, its tokens"}
+    us = {(row["ranks"], row["way"]): row[key] for row in rows}
     found: dict[str, dict[int, float]] = {}
-    for row in sorted(rows, key=lambda row: row["ranks"]):
-        if row["way"] in names and row["ranks"] in one:
-            ratios = found.setdefault(names[row["way"]], {1: 1.0})
-            ratios[row["ranks"]] = row["ranks"] * one[row["ranks"]] / row[key]
+    for way, name in names.items():
+        one = "one GPU, all experts, its tokens" + (", in a graph" if way.endswith(", in a graph") else "")
+        ranks = sorted(each for each, found_way in us if found_way == way and (each, one) in us)
+        if ranks:
+            found[name] = {1: 1.0} | {each: each * us[each, one] / us[each, way] for each in ranks}
     return found
