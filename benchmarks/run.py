@@ -68,7 +68,7 @@ RECORDS = {
     "block_scaled": Part("block_scaled.rows"),
     "masked": Part("masked_api.rows"),
     "jagged": Part("jagged_api.rows", tells_rows=True),
-    "moe": Part("moe_api.rows", tells_rows=True, has_cases=True),
+    "moe": Part("moe_api.rows", ("h100",), tells_rows=True, has_cases=True),
     "expert_parallel": Part("expert_parallel.record_of_gpus", ("h100",), depends_on=record.LIBRARY),
     "hopper_steps": Part("hopper_steps.measure"),
     "configurations": Part("time_model.measure", ("h100",)),
