@@ -1,6 +1,6 @@
 """One layer of a model whose experts are spread over GPUs: by hand, and with ``ExpertParallel``.
 
-    torchrun --nproc-per-node 2 benchmarks/expert_parallel.py [--models NAME ...] [--tokens T ...] [--out FILE] [--tiny]
+    torchrun --nproc-per-node 2 benchmarks/expert_parallel.py [--tiny] [MODEL:TOKENS ...]
 
 Every rank has as many tokens. A time is the median over repetitions of the slowest rank's, in microseconds; all ranks
 start together. Outputs and gradients are compared with those of one GPU that has all experts. ``--tiny`` runs a small
@@ -18,9 +18,9 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ from course_kernels.bench import zoo
 from course_kernels.bench.timing import capture
 from course_kernels.distributed import ExpertParallel
 from course_kernels.schedule.expert_parallel import Cluster, ExpertLayer, layer_time
+from moe_api import Rows
 
 
 class Sizes(NamedTuple):
@@ -306,40 +307,80 @@ def imbalance_of_choices(mine: int, device) -> float:
 
 
 def rows_of(model: str, tokens: int, sizes: Sizes, device, dtype) -> list[dict]:
-    """All rows of a model with ``tokens`` on each GPU; the first rank prints them."""
-    found = []
+    """All rows of a model with ``tokens`` on each GPU."""
+    found, about = [], dict(ranks=dist.get_world_size(), model=model)
     for routing in ROUTINGS:
-        found += [dict(model=model) | each for each in measure(sizes, tokens, routing, device, dtype)]
+        found += [about | each for each in measure(sizes, tokens, routing, device, dtype)]
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    if dist.get_rank() == 0:
-        for each in found:
-            both = "" if each["both_us"] is None else f"{each['both_us'] / 1e3:8.3f}"
-            line = f"{model:14} {tokens:6} {each['routing']:8} {each['way']:58} {each['forward_us'] / 1e3:8.3f} {both}"
-            print(line, flush=True)
     return found
 
 
-def record_of_gpus() -> dict:
-    """Measure in as many processes as this host has GPUs, and in fewer: 2, 4, 8."""
-    runs = []
+def line(row: dict) -> str:
+    """A row as text: milliseconds forward, and forward and backward."""
+    both = "" if row["both_us"] is None else f"{row['both_us'] / 1e3:8.3f}"
+    about = f"{row['ranks']} {row['model']:14} {row['tokens']:6} {row['routing']:8} {row['way']:58}"
+    return f"{about} {row['forward_us'] / 1e3:8.3f} {both}"
+
+
+# ---- the record
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with some tokens on each of some GPUs; in all routings and ways.
+
+    Attributes:
+        ranks: GPUs.
+        model: its name in ``bench.zoo``.
+        tokens: of each GPU.
+    """
+
+    ranks: int
+    model: str
+    tokens: int
+
+
+def cases() -> list[Case]:
+    """The record's cases, for as many GPUs as this host has and for fewer: 2, 4, 8.
+
+    Raises:
+        RuntimeError: it has not two.
+    """
+    found = []
     for ranks in (each for each in (2, 4, 8) if each <= torch.cuda.device_count()):
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "run.json"
-            launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-            subprocess.run([*launcher, __file__, "--out", str(out)], check=True)
-            runs.append(json.loads(out.read_text(encoding="utf-8")))
-    if not runs:
+        for model, counts in TOKENS.items():
+            together = {TOGETHER // ranks} if model == next(iter(TOKENS)) else set()
+            found += [Case(ranks, model, tokens) for tokens in sorted({*counts, *together})]
+    if not found:
         raise RuntimeError("expert parallelism is measured on two GPUs or more, and torch sees fewer")
-    return dict(runs=runs)
+    return found
+
+
+def rows(keep: Callable[[Rows], None] = lambda found: None) -> dict:
+    """Measure all cases, in as many processes as they have GPUs; ``keep`` gets the rows so far after each case."""
+    found, wanted = Rows(), cases()
+    for ranks in dict.fromkeys(case.ranks for case in wanted):
+        these = [f"{case.model}:{case.tokens}" for case in wanted if case.ranks == ranks]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        with subprocess.Popen([*launcher, __file__, "--json", *these], stdout=subprocess.PIPE, text=True) as process:
+            for printed in process.stdout:
+                if not printed.startswith("[{"):
+                    print(printed, end="", flush=True)
+                    continue
+                found += (new := json.loads(printed))
+                print(*map(line, new), sep="\n", flush=True)
+                keep(found)
+        if process.returncode:
+            raise RuntimeError(f"measuring with {ranks} GPUs ended with exit code {process.returncode}")
+    return found.as_json()
 
 
 def main() -> None:
-    """Measure, and print or write the rows."""
+    """Measure, and print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="a JSON file for the rows")
-    parser.add_argument("--models", nargs="+", choices=TOKENS, default=list(TOKENS))
-    parser.add_argument("--tokens", type=int, nargs="+", help=f"of a GPU; default: {TOKENS}")
+    parser.add_argument("cases", nargs="*", metavar="MODEL:TOKENS", help=f"of a GPU; models: {', '.join(TOKENS)}")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each case")
     parser.add_argument("--tiny", action="store_true", help="a small layer, to try the program")
     given = parser.parse_args()
     cuda = torch.cuda.is_available()
@@ -347,16 +388,13 @@ def main() -> None:
     if cuda:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo")
-    ranks, dtype, rows = dist.get_world_size(), torch.bfloat16 if cuda else torch.float32, []
-    if given.tiny:
-        rows = rows_of("tiny", 24, TINY, device, dtype)
-    else:
-        for model in given.models:
-            counts = set(TOKENS[model]) | ({TOGETHER // ranks} if model == next(iter(TOKENS)) else set())
-            for tokens in sorted(given.tokens or counts):
-                rows += rows_of(model, tokens, Sizes.of(model), device, dtype)
-    if given.out and dist.get_rank() == 0:
-        given.out.write_text(json.dumps(dict(ranks=ranks, rows=rows)), encoding="utf-8")
+    dtype = torch.bfloat16 if cuda else torch.float32
+    everything = [f"{model}:{tokens}" for model, counts in TOKENS.items() for tokens in counts]
+    for case in ["tiny:24"] if given.tiny else given.cases or everything:
+        model, tokens = case.split(":")
+        found = rows_of(model, int(tokens), TINY if given.tiny else Sizes.of(model), device, dtype)
+        if dist.get_rank() == 0:
+            print(json.dumps(found) if given.json else "\n".join(map(line, found)), flush=True)
     dist.destroy_process_group()
 
 

@@ -144,7 +144,7 @@ def parallel_gain() -> str:
         return ""
     measured = record.load("expert_parallel")
     gains: dict[int, float] = {}
-    for ranks in sorted(run["ranks"] for run in measured["runs"]):
+    for ranks in sorted({row["ranks"] for row in measured["rows"]}):
         us = {
             row["way"]: row["both_us"]
             for row in records.parallel_rows(measured)

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-from pathlib import Path
+import sys
 
 import pytest
 import torch
 
 from course_kernels.bench import zoo
-from expert_parallel import TOKENS, Sizes, equal_splits, imbalance, record_of_gpus, worst_error
+from expert_parallel import TOGETHER, TOKENS, Case, Sizes, cases, equal_splits, imbalance, rows, worst_error
+from run import has_measured
 
 
 def test_what_is_reported():
@@ -33,19 +33,44 @@ def test_splits_are_equal_and_as_many_rows():
 def test_a_record_needs_two_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(RuntimeError, match="two GPUs or more"):
-        record_of_gpus()
+        rows()
 
 
-def test_the_record_has_a_run_for_each_number_of_gpus(monkeypatch):
-    """The program itself runs in the case ``benchmark`` of ``distributed/test_expert_parallel``."""
-    asked = []
+def test_the_record_has_cases_for_each_number_of_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert {case.ranks for case in cases()} == {2, 4}
+    for ranks in (2, 4):
+        assert Case(ranks, "qwen3-30b-a3b", TOGETHER // ranks) in cases()
+        assert Case(ranks, "mixtral-8x7b", 8192) in cases()
+    assert len(set(cases())) == len(cases())
 
-    def run(command, check):
-        assert check
+
+PROGRAM = """
+import json, sys
+print("a library's word")
+for case in sys.argv[1:]:
+    model, tokens = case.split(":")
+    row = dict(ranks=RANKS, model=model, tokens=int(tokens), routing="zipf", way="ours", forward_us=1e3, both_us=None)
+    print(json.dumps([row]), flush=True)
+sys.exit(RANKS == 4)
+"""
+
+
+def test_rows_are_kept_after_each_case(monkeypatch, capsys):
+    """Also those before an error. The program itself runs in the case ``benchmark``."""
+    started, kept = subprocess.Popen, []
+
+    def program(command, **how):
         assert command[1:4] == ["-m", "torch.distributed.run", "--standalone"]
-        asked.append(int(command[command.index("--nproc-per-node") + 1]))
-        Path(command[-1]).write_text(json.dumps(dict(ranks=asked[-1], rows=[])), encoding="utf-8")
+        ranks, its_cases = command[command.index("--nproc-per-node") + 1], command[command.index("--json") + 1 :]
+        return started([sys.executable, "-c", PROGRAM.replace("RANKS", ranks), *its_cases], **how)
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    monkeypatch.setattr(subprocess, "run", run)
-    assert record_of_gpus() == dict(runs=[dict(ranks=2, rows=[]), dict(ranks=4, rows=[])])
+    monkeypatch.setattr(subprocess, "Popen", program)
+    with pytest.raises(RuntimeError, match="with 4 GPUs ended with exit code 1"):
+        rows(keep=lambda found: kept.append(found.as_json()["rows"]))
+    assert [len(each) for each in kept] == [*range(1, len(cases()) + 1)]
+    assert all(has_measured(row, case) for row, case in zip(kept[-1], cases(), strict=True))
+    printed = capsys.readouterr().out
+    assert "a library's word\n" in printed
+    assert printed.count("1.000") == len(cases())

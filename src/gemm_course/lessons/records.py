@@ -309,13 +309,12 @@ def parallel_record() -> Mapping | None:
 
 
 def parallel_rows(results: Mapping | None = None) -> list[dict]:
-    """The rows of a record of expert parallelism, each with the number of its "ranks"; none without a record.
+    """The rows of a record of expert parallelism; none without a record.
 
     Args:
         results: the record; that of ``parallel_record`` by default.
     """
-    results = results or parallel_record() or dict(runs=[])
-    return [dict(ranks=run["ranks"]) | row for run in results["runs"] for row in run["rows"]]
+    return (results or parallel_record() or dict(rows=[]))["rows"]
 
 
 def parallel_times(model: str, ranks: int, tokens: int, routing: str, results: Mapping | None = None) -> dict:
