@@ -141,8 +141,8 @@ for way, microseconds in cell["us"].items():
 # problem a [tile](glossary.md#tile) belongs to. A grouped kernel must (lesson 04).
 #
 # If sizes are unequal (*skewed*), padding grows. The next record is of weight gradients. There, each product sums over
-# the tokens of its expert (lesson 11), so the router decides K, and M and N are equal. All products ran in one launch
-# on an H200, with the best schedule of lesson 05. The right column is what padding would cost:
+# the tokens of its expert (lesson 11), so the router decides K. M and N are the same for all. All products ran in one
+# launch on an H200, with the best schedule of lesson 05. The right column is what padding would cost:
 
 # %%
 runs = record.load("sm_timelines")["timelines"]
@@ -246,8 +246,9 @@ print("equal up to rounding:", torch.allclose(mixed, everybody, rtol=1e-4, atol=
 
 # %% [markdown]
 # **Who sorts?** The model does, on the device, once a layer. The library takes sorted rows. The sort itself is small:
-# it moves numbers of experts, not rows. The two copies around the products are larger. We count their bytes for a layer
-# of Qwen3-30B-A3B (128 experts, k = 8, 2048 numbers a token), and its two products beside them:
+# it moves the index of each row's expert, not the row. The gather before the products and the sum after them move whole
+# rows. We count the bytes of each step for a layer of Qwen3-30B-A3B. It has 128 experts, k = 8, and rows of 2048
+# numbers (H), of 768 (I) between its products. The last column is the time of an H200 that copies as many bytes:
 
 # %%
 T, k, H, I, E = 8192, 8, 2048, 768, 128
@@ -264,8 +265,8 @@ for name, size in megabytes.items():
 
 # %% [markdown]
 # So the gather alone moves almost half as many bytes as the first product. It needs no arithmetic, and is easily
-# forgotten in a benchmark. A kernel can save it: it loads each row from the place where its token is. A descriptor
-# cannot do that (lesson 06), so it has a price of its own.
+# forgotten in a benchmark. A kernel can save it if it loads each row from the place where its token is. But it then
+# cannot use Hopper's unit for copies of blocks (lesson 06).
 #
 # ## What goes wrong: ends taken for offsets
 #

@@ -373,8 +373,8 @@ print_error(add, {**vectors, "y_ptr": "fp32"}, BLOCK=16)
 # - A list or a NumPy array has no address on the GPU. Pass a tensor.
 # - A tensor on the CPU has one, but not on the GPU: *Pointer argument (at 0) cannot be accessed from Triton (cpu
 #   tensor?)*.
-# - A number that is defined outside of the kernel is unknown inside of it: *NameError('SCALE is not defined')*. Pass it
-#   as an argument.
+# - A kernel cannot read a global number: *Cannot access global variable SCALE*. (The interpreter reads it without an
+#   error.) Pass it as an argument.
 #
 # ## When a kernel is wrong: look inside
 #
@@ -407,8 +407,7 @@ watched_add[(3,)](ten, ten, torch.empty_like(ten), 10, BLOCK=4)
 # - Programs run one after the other. On a GPU two programs that write to the same place race. The last one wins, and
 #   nobody knows which that is. Change the order, and see whether the result changes: let program p do the work of
 #   `tl.num_programs(0) - 1 - p`.
-# - bfloat16 is wrong in it: `tl.dot` and `+` compute with the bits as if they were integers. Convert to float32 first,
-#   or test in float16. The course's own kernels do so.
+# - bfloat16 is wrong in the bare interpreter, as said above. Convert to float32 first, or test in float16.
 # - `tl.device_assert(condition, "text")` never fires in it. On a GPU it needs `TRITON_DEBUG=1`.
 
 

@@ -77,7 +77,7 @@ matrices.error_map(even_C, even_want, block=(32, 32), title="first try")
 
 # %% [markdown]
 # Two things are missing. Five tiles are black: no program wrote them, because we launched one. The tile that we did
-# write has the wrong colours: each sum has 32 of its 64 terms.
+# write is not white, so it is wrong: each sum has 32 of its 64 terms.
 #
 # The next kernel repairs both. `tl.program_id` selects the tile. A loop over K adds each block's product to a float32
 # [accumulator](glossary.md#accumulator).
@@ -324,7 +324,7 @@ timeline.compare(bars, rows=132, until=40)
 #
 # Now the same 64 problems on a real H200. The library chose other tiles: a launch for one problem has 64 tiles of 32 ×
 # 32, and the single launch has 4 tiles of 128 × 128 for each problem. Each tile recorded its SM, its start and its end.
-# A row is an SM; those that computed the first problem are at the top. The second panel uses a [CUDA
+# A row is an SM; those that the first launch used are at the top. The second panel uses a [CUDA
 # graph](glossary.md#CUDA-graph): the launches were recorded once, and the [host](glossary.md#host), which is the CPU,
 # starts them all with one call.
 
@@ -360,9 +360,9 @@ print(f"one launch: {grouped.makespan:.0f} µs simulated, {last:.0f} µs recorde
 print(f"by then the graph has finished {done} of its 64 problems")
 
 # %% [markdown]
-# Look closer at that time. Top: each launch has 64 small tiles, so half of the SMs stay idle. Bottom: no SM waits for
-# another launch. But late problems (dark) start late: a program walks past all problems before its own. Lesson 04 shows
-# how. Their tiles are also 16 times as large as the small ones.
+# Look closer at the time until then. Top: each launch has 64 small tiles, so half of the SMs stay idle. Bottom: no SM
+# waits for another launch. But late problems (dark) start late: a program walks past all problems before its own.
+# Lesson 04 shows how. The tiles of the one launch are also 16 times as large.
 
 # %%
 timeline.compare({name: bars[name] for name in names[1:]}, rows=132, row_name="SM, sorted", until=20, shades=64)

@@ -406,7 +406,7 @@ print("copies 16 bytes at once: ", 16 in plain.widths["cp.async"])
 # 8. `ALIGNED` makes four of them, and each is needed:
 #
 # - The addresses of A and B are multiples of 16 bytes.
-# - From row to row it is a multiple of 8 elements, which are 16 bytes. So every row begins at such an address.
+# - The step from row to row is a multiple of 8 elements, which are 16 bytes. So every row begins at such an address.
 # - Within a row, elements are neighbours: the other stride is the constant 1.
 # - N and K are multiples of 8. Then a mask is the same for all 8 elements of a copy.
 #
@@ -422,7 +422,8 @@ grouped_kernel[(4,)](*aligned_addresses, *aligned_tables, len(problems), BLOCK=3
 print("right:", same(aligned_C, expected))
 
 # %% [markdown]
-# The counts of memory instructions by width, in bytes per thread; registers of a thread, of 255; and the wide copy:
+# For each memory instruction, the table has *width: count*. A width is in bytes per thread. Then come the registers of
+# a thread (at most 255), and the wide copy:
 
 # %% tags=["nbval-ignore-output"]
 for name, kernel in (("without", plain), ("with promises", promised)):
@@ -432,8 +433,8 @@ print(promised.excerpt(r"cp\.async\.cg", before=0, after=3))
 # %% [markdown]
 # A false promise is worse than none: the kernel reads at other addresses, or stops. In the library, the host makes the
 # promise only after it has checked all addresses and strides. Problems that fail the check go to a second launch
-# without it. The loads from the tables (three addresses, three sizes, and three strides that are not 1) happen once per
-# problem or tile, not in the loop over K.
+# without it. With promises, ten loads from the tables are left: three addresses, three sizes, four strides (both of C,
+# one each of A and B). They happen once per problem or tile, not in the loop over K.
 #
 # ## How many programs?
 #

@@ -208,9 +208,9 @@ print("tickets per tile, second launch:", again.tolist())
 # No error follows, and the outputs keep the result of the first launch. So a test that launches once passes. Repair it:
 # put `counter.zero_()` at the top of the cell above.
 #
-# That repair costs a launch before each launch. There is a better one. The number of tickets is known: tiles plus
-# programs. The program that takes the very last ticket can set the counter back to 0: by then every other program has
-# taken its last ticket.
+# That repair is a launch of its own, before each launch. There is a better one. The number of tickets is known: tiles
+# plus programs. The program that takes the very last ticket can set the counter back to 0: by then every other program
+# has taken its last ticket.
 
 
 # %%
@@ -344,8 +344,8 @@ print(f"dynamic, as listed: {late['dynamic'].makespan:.0f} µs; longest K first:
 #
 # ## Which schedule?
 #
-# The answer first, from a record: the times of these schedules on an H200, each with the start and the end of its
-# launch. The sections below explain them.
+# The answer first, from a record: the times of these schedules on an H200, launch included. (The timelines below show
+# only the time from the first tile to the last, so theirs are shorter.)
 
 # %%
 print(" " * 9, *(f"{order:>12}" for order in orders))

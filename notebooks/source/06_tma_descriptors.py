@@ -66,7 +66,7 @@ instructions.loop_instructions({"pointers": pointers.ptx, "descriptors": descrip
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Only eight squares of either loop are green.
+# Eight squares: one in twenty. The descriptor kernel has the same eight, one in ten.
 #
 # </details>
 #
@@ -302,7 +302,7 @@ draw.recorded_ratio({name: row["us"] for name, row in rows.items()})
 #
 # The hardware has three rules for a matrix. The base address and the leading stride are multiples of 16 bytes, and the
 # other stride is 1. (The *leading* stride is the one from row to row.) There are two rules for a block: its last side
-# is at least 16 bytes long, 8 elements in float16, and its first column is a multiple of 16 bytes.
+# is at least 16 bytes long, 8 elements in float16, and its first column is a multiple of 16 bytes, too.
 #
 # **Guess** before you open the output: which of these seven views can be described?
 
@@ -323,7 +323,7 @@ for name, view in views.items():
 #
 # </details>
 #
-# A block may start at any row. Its first column must be a multiple of 16 bytes: of 8 in float16.
+# A block may start at any row.
 #
 # `M.T` is fine: a column-major matrix is described as its row-major transpose, and the block is transposed when it
 # arrives. This is the usual case, because `torch.nn.Linear` stores its weight as (N, K). One tile of A Wᵀ:

@@ -71,7 +71,7 @@ print(f"{functools.reduce(int.__mul__, values.values()):,} combinations")
 # %% [markdown]
 # So people pick one. The values above suit our layer of 8 experts in training, with thousands of tokens per expert. The
 # same layer also generates text, and then an expert gets four tokens. Count what a [tile](glossary.md#tile) does in
-# both cases.
+# both cases, with N = K = 4096.
 #
 # **Guess** before you open the output: which share of the large tile's multiplications is useful with four rows?
 
@@ -505,14 +505,16 @@ choose_rounded(batches, 4)
 
 # %%
 h200 = constants.read(constants.CONSTANTS / "h200.json").gpu
-forward = Kind("m", "k")  # groups along M; the depth of B is contiguous
+forward = Kind("m", "k")  # groups along M; B is contiguous along K
 for rows in (4096, 512, 4):
-    print(choose(forward, Extents(rows, 4096, 4096, 8), h200))
+    made = choose(forward, Extents(rows, 4096, 4096, 8), h200)
+    print(f"{rows:4} rows: {'×'.join(map(str, made.config.block)):11} {made.us:5,.0f} µs expected: {made.why}")
 
 # %% [markdown]
 # The choice is for the *average* group: the rows of single groups are known to the GPU alone, and reading them would
-# make the host wait. The average is rounded to a quarter of a power of two, so that batches of about one size share a
-# choice.
+# make the host wait. The average is rounded, in four steps from one power of two to the next. So batches of about one
+# size share a choice. (For four rows the model names a tile of 64 rows, not of 16. With either, reading the weights
+# takes most of the time, so the two estimates are close.)
 #
 # **Guess:** how many different averages, and how many choices, do a thousand batches have?
 

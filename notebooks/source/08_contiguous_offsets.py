@@ -9,9 +9,9 @@
 # %% [markdown]
 # # 08 · Contiguous offsets
 #
-# A mixture-of-experts layer does not have a list of matrices. Its tokens are in one matrix, expert after expert, and
-# offsets say where the rows of each expert end. Can a kernel read this packed matrix as it is, without a descriptor per
-# group, and without a host that knows the sizes?
+# A mixture-of-experts layer does not have a list of matrices. Its tokens are in one matrix, expert after expert, and a
+# list of ends says where the rows of each expert end. Can a kernel read this packed matrix as it is, without a
+# descriptor per group, and without a host that knows the sizes?
 #
 # **About 55 minutes. Afterwards you can**
 #
@@ -270,8 +270,8 @@ draw.sliding_window(sizes, group=1, block=BLOCK)
 # | `inside` | 2³⁰ − size + row | leading | 2³⁰ | reaches its bound when `row` reaches `size` |
 #
 # Why is `sign` not simply −2³⁰? The hardware takes a negative coordinate as outside, and would skip everything. So
-# `sign` is a positive number, and its *stride* takes the rows back: an address has 64 bits, and 2³⁰ steps of 2³⁴ bytes
-# are 2⁶⁴, which is 0. Of the stride 2³⁴ − leading, only −leading is left, 2³⁰ times.
+# `sign` is a positive number, and its *stride* takes the rows back: an address has 64 bits, and 2³⁰ steps of 2³⁴ are
+# 2⁶⁴, which is 0. Of the stride 2³⁴ − leading, only −leading is left, 2³⁰ times.
 #
 # Check it in elements: the first row of group 1, its last row, and the first row of group 2.
 

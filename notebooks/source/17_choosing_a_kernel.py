@@ -45,16 +45,15 @@ from gemm_course.lessons import l10_clusters, records
 from gemm_course.lessons.listing import fold
 
 h200 = constants.read(constants.CONSTANTS / "h200.json").gpu
-forward = Kind("m", "k")  # groups along M; the depth of B is contiguous
+forward = Kind("m", "k")  # groups along M; B is contiguous along K
 
 # %% [markdown]
 # ## Tuned on thirteen rows, beaten on the fourteenth
 #
 # On Hopper the library has two kernels with configurations of their own: lesson 08's in Triton, and lesson 10's in CuTe
 # DSL. For a while a few thresholds chose the kernel and its configuration. They came from thirteen shapes, the rows of
-# our benchmark. On these, their choices were the best or nearly so. Here is the rule. (Up to 64 rows, a table of
-# measured winners chose among Triton's configurations. It no longer exists, so the rule by hand stands in for it, and
-# loses more.)
+# our benchmark. On these, their choices were the best or nearly so. Here is the rule. (Up to 64 rows, the old rule read
+# a table of measured winners. The table no longer exists. `rules.by_hand` takes its place here, and loses more.)
 
 # %%
 SQUARE = CuteConfig(tile_m=128, tile_n=128, tile_k=64, cluster=2, stages=6, schedule=PINGPONG)
@@ -175,7 +174,8 @@ for rows in (32, 112, 2048):
 # - Add c₃ · the empty share of the last wave · a tile's time, and c₆ for the launch.
 #
 # The first three lines are computed for each of a spread's eight sizes, and added. The estimate is the mean of the two
-# spreads. The cell below does so by hand:
+# spreads. The constants are fitted, so they also absorb what the formula leaves out: c₆ is longer than the launch in
+# lesson 03. The cells below compute an estimate by hand:
 
 # %%
 meanings = ("µs for a block of K", "µs for a tile beside its blocks", "of an empty place in the last wave counts",
@@ -269,7 +269,8 @@ for product, each in sorted(zip(unseen, judged), key=lambda pair: pair[0].extent
         )
 
 # %% [markdown]
-# The largest loss is of the same tile in another order: the dynamic one, below.
+# The best configuration at 128 rows has the same tile. It only takes its tiles in the dynamic order, which a section
+# below explains.
 #
 # The library's file of constants has this judgement for every model, each left out in turn. The picture compares it
 # with the thresholds on the same products. A dot is the mean of a model's products, and a line ends at the worst of
@@ -337,8 +338,8 @@ print(explain(forward, Extents(2, **layer), h200, others=1))
 # %% [markdown]
 # Three things to know when you use it:
 #
-# - The library asks for the average group rounded to a quarter of a power of two. So batches of about the same size
-#   share one choice and one compiled kernel.
+# - The library rounds the rows of the average group, in four steps from one power of two to the next. So batches of
+#   about the same size share one choice and one compiled kernel.
 # - A GPU that nobody measured takes the constants of the measured GPU that is most like it, if both read operands in
 #   the same way. It counts with its own SMs, clock and bandwidth. `explain` says whose constants they are. `course
 #   tune` fits its own constants, in about three minutes.
@@ -398,10 +399,10 @@ for name, points in by_order.items():
 #
 # One loss remains: a deep group that comes last keeps a few clusters busy when all others are done. If you pack a box,
 # you begin with the big stones, and the small ones fill the gaps. So in the dynamic order, the kernel numbers the tiles
-# of deep groups first. A warp looks at 32 groups at a time, a *window*. In each window, groups of at least four times
-# the mean depth come first, then those of twice, then of once, then the rest. The window that is not full comes first:
-# as the last one, it might hold nothing but deep groups. Simulated for 40 experts, Zipf's law and 66 clusters; a deeper
-# group is darker:
+# of deep groups first. A warp looks at 32 groups at a time, a *window* (not a descriptor, as in lesson 08). In each
+# window, groups of at least four times the mean depth come first, then those of twice, then of once, then the rest. The
+# window that is not full comes first: as the last one, it might hold nothing but deep groups. Simulated for 40 experts,
+# Zipf's law and 66 clusters; a deeper group is darker:
 
 # %%
 (granite,) = zoo.rows(["granite"], tokens=[8192], routings=["zipf"], projections=["down"])
@@ -434,8 +435,8 @@ hopper.gains({"cluster of two → one CTA, tile 128 × 128": by_partner})
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Up to about 64 rows, one block of K. With more than 512 rows it is slower. On an H100, whose memory is slower, the
-# cluster is ahead or level in every median.
+# Up to about 64 rows, one block of K. With more than 512 rows one CTA alone is slower. On an H100, whose memory is
+# slower, the cluster is ahead or level in every median.
 #
 # </details>
 #
@@ -451,7 +452,7 @@ hopper.gains({"cluster of two → one CTA, tile 128 × 128": by_partner})
 # On an H100, [QuACK](glossary.md#QuACK) was ahead in many gradients of weights. No part of the GPU was at its limit.
 # But QuACK used more shared memory for tiles of 128 × 192 than our kernel. Probably it has one stage more. Does a fifth
 # one fit in ours? A stage has 320 lines of 128 bytes. Each warp group stages its result in blocks of 64 rows, 128 bytes
-# a row, from which TMA stores it. Of the 227 KiB of an SM, one is kept for barriers:
+# a row, from which TMA stores it. Of the 227 KiB of a program, one is kept for barriers:
 
 # %%
 for stages, stores, row_bytes in ((4, 2, 128), (5, 2, 128), (5, 3, 64)):

@@ -43,7 +43,7 @@ def sm_fill(tiles: Mapping[str, int], sms: int) -> Figure:
 def speedups(cells: Sequence[Mapping], provider: str, against: Sequence[str]) -> Figure:
     """Draw how many times faster a provider is than others, over the number of problems and their size.
 
-    A number above 1 (blue) means that ``provider`` is faster, one below 1 (red) that it is slower.
+    A number above 1 (blue) means that ``provider`` is faster, one below 1 (orange) that it is slower.
 
     Args:
         cells: each {"count": G, "n": N, "us": {provider: microseconds}}, for G problems N × N × N.

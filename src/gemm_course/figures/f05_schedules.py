@@ -69,7 +69,7 @@ def working_set(problem: Sequence[int], block: Sequence[int], programs: int, gro
         ):
             ax.add_collection(PatchCollection(boxes, facecolor=color, edgecolor="white", lw=0.3, label=name))
         read = (len(used_m) * block[0] + len(used_n) * block[1]) * problem[2] * 2
-        text = f"group_m = {group_m}: {read / 2**20:.0f} MiB of A and B\n"
+        text = f"group_m = {group_m}: {read / 1e6:.0f} MB of A and B\n"
         text += f"{len(used_m)} row panels, {len(used_n)} column panels"
         ax.text(-margin * 2.6, -margin * 3.4, text, fontsize=9, va="bottom")
         ax.text(

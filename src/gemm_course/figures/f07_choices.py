@@ -62,7 +62,7 @@ def stale_key(us: Mapping[str, Mapping[str, float]], base: str, own: str, key: s
 
 @drawing
 def stalls(lanes: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Draw a row of calls for each way of choosing a configuration: tuning in red, a tick per result.
+    """Draw a row of calls for each way of choosing a configuration: tuning in orange, a tick per result.
 
     A call in ``lanes`` is (µs of tuning before it, µs of the call).
     """
@@ -81,7 +81,7 @@ def stalls(lanes: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
         axes.text(0, y - 0.3, f"{name}: {spent}, {work / 1e3:.1f} ms of work for {len(calls)} calls", fontsize=9.5,
                   va="bottom", color=BLACK)  # fmt: skip
     axes.set(xlim=(-0.01 * longest, longest * 1.02), ylim=(len(lanes) - 0.65, -0.62),
-             xlabel="seconds (red: tuning; blue: a call returns)")  # fmt: skip
+             xlabel="seconds (orange: tuning; blue: a call returns)")  # fmt: skip
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     return figure

@@ -68,7 +68,7 @@ def four_modes(captions: Mapping[str, str]) -> Figure:
 
 @drawing
 def undefined_rows(results: Mapping[str, Sequence], sizes: Sequence[int], names: Sequence[str]) -> Figure:
-    """Draw the rows of some matrices, a panel each: those with an undefined element are red, those of zeros grey.
+    """Draw the rows of some matrices, a panel each: those with an undefined element are orange, those of zeros grey.
 
     A line is at the end of the last group.
 
@@ -91,6 +91,6 @@ def undefined_rows(results: Mapping[str, Sequence], sizes: Sequence[int], names:
         axes.set(xlim=(0, 1), ylim=(len(values), 0), xticks=[])
         axes.spines[["left", "bottom"]].set_visible(False)
     panels[0].set_ylabel("row")
-    key = "blue: numbers · grey: zeros · red: undefined · line: end of the last group"
+    key = "blue: numbers · grey: zeros · orange: undefined · line: end of the last group"
     figure.supxlabel(key, fontsize=9, color=DIM)
     return figure

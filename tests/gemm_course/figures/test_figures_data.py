@@ -367,7 +367,7 @@ def test_bars_are_in_the_units_of_their_axis():
     (axes,) = f15_measurements.claims({"published": 4.0, "repaired": 0.8}, "mine", "theirs").axes
     assert [bar.get_width() for bar in axes.patches] == pytest.approx([3.0, -0.2])
     first, _ = f05_schedules.working_set((8192, 8192, 4096), (128, 256, 64), 132, (1, 8)).axes
-    assert "5 row panels, 32 column panels" in texts(first)[0]
+    assert "72 MB of A and B\n5 row panels, 32 column panels" in texts(first)[0]
 
 
 def test_a_fusion_has_its_bytes_and_the_time_that_was_recorded():
