@@ -188,8 +188,8 @@ measuring.cache_curve(sizes, measured, L2_BYTES / 1e6, MEMORY_TB_S)
 
 # %% [markdown]
 # With a warm cache, weights that fit into it seem to be read faster than memory can deliver. (With smaller ones, the
-# launch takes most of the time.) **Overwrite the cache before each timed call.** Then a rate above the memory's needs
-# an explanation, and is often a mistake.
+# launch takes most of the time.) **Overwrite the cache before each timed call.** Then a rate above that of the memory
+# needs an explanation, and is often a mistake.
 #
 # ## Take turns
 #
@@ -235,8 +235,8 @@ measuring.spread(twins)
 #
 # ## One number for many calls
 #
-# A few calls are off the scale to the right: something disturbed them. How do they change the number that you report?
-# We run ten benchmarks of the same kernel, 40 calls each.
+# In this picture, a few calls are off the scale to the right: something disturbed them. How do they change the number
+# that you report? We run ten benchmarks of the same kernel, 40 calls each.
 #
 # **Guess:** which of mean, median and minimum varies most between the ten?
 
@@ -472,8 +472,8 @@ draw.against_peers(results)
 # "Faster than torch" says little if all bars are short. "Slower than QuACK" is no problem if both reach the line. So
 # compare with the ceiling first.
 #
-# The next picture shows one factor per row, with the gradients beside it, because training spends two thirds of its
-# products there:
+# The next picture shows one factor per row, with the gradients beside it, because two thirds of the products of
+# training are gradients:
 
 # %%
 record_analysis.speedups_over_peers(results, ours)
@@ -622,8 +622,8 @@ def kernels(gpu, new):
 
 # %% [markdown]
 # `efficiency` is the share of the peak that a kernel's arithmetic reaches. `streaming` is the share of the bandwidth.
-# Here `bmm` has the better main loop and too few loads on their way. These are assumptions. The rest is a benchmark
-# like many others:
+# Here `bmm` has the better main loop, but keeps too few loads on their way. These are assumptions. The rest is a
+# benchmark like many others:
 
 # %%
 gpu = SimulatedGpu(seed=12)
@@ -855,8 +855,8 @@ for name in (min(gains, key=gains.get), max(gains, key=gains.get)):
 # ## The layer beside its peers
 #
 # A faster *layer* gains more than a faster product (lesson 14). *transformers* runs fifteen operations with torch's
-# `grouped_mm`, *Liger* a fused layer with its own autotuner. All are as called; the dashed line is the layer's products
-# alone, in a graph.
+# `grouped_mm` (one token: a batched product, which is faster), *Liger* a fused layer with its own autotuner. All are as
+# called; the dashed line is the layer's products alone, in a graph.
 
 # %%
 layers = records.layer_record()
@@ -906,8 +906,9 @@ for row in swept:
 # ## Several GPUs
 #
 # Experts that do not fit into one GPU are spread over several, and tokens travel (lesson 16). Give each GPU as many
-# tokens as one GPU had: *weak scaling*. Without an exchange, P GPUs compute P times as many tokens a second. *By hand*
-# is the code of many frameworks, with our products.
+# tokens as one GPU had: *weak scaling*. Without an exchange, P GPUs compute P times as many tokens a second. Here is
+# Qwen3's layer with 16,384 tokens on each GPU. *By hand* is the code of many frameworks, with our products.
+# *all_to_all* and *symmetric* are this library's ways to exchange tokens.
 
 # %%
 scaling = {title: records.weak_scaling("qwen3-30b-a3b", 16384, "uniform", part) for title, part in passes.items()}
@@ -917,7 +918,8 @@ f15_layers.scaling(scaling) if any(scaling.values()) else print("not recorded ye
 # By hand, two GPUs are slower than one. Time goes into bytes on the wire, gathers and sums around them, and the host:
 # by hand and with *all_to_all*, it waits for the sizes of what arrives. A graph has no host in it; there the exchange
 # is left (lesson 16). Larger experts do more arithmetic for the same bytes, and come closer to 2 and 4. DeepSeek-V3
-# passes them, probably because one GPU moves the weights of all experts, each of several only its part.
+# passes them, probably because one GPU reads the weights of all experts, and each of several GPUs only those of its
+# own.
 
 # %%
 if not any(scaling.values()):
@@ -977,5 +979,6 @@ for layers_of in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3"):
 #
 # ## What to read next
 #
-# To use the kernels, read the README. Lesson 17 is for those who maintain kernels. To change one, begin with the
-# exercises of lessons 08 and 10. `benchmarks/notes/` has the measurements that did not fit into a lesson.
+# Lesson 16 spreads a layer over several GPUs. To use the kernels, read the README. Lesson 17 is for those who maintain
+# kernels. To change one, begin with the exercises of lessons 08 and 10. `benchmarks/notes/` has the measurements that
+# did not fit into a lesson.
