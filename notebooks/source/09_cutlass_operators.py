@@ -117,9 +117,10 @@ choices = {
 draw.clusters({title: found.designs[0] for title, found in choices.items()})
 
 # %% [markdown]
-# Grey is what a cluster fetches from [L2](glossary.md#L2) for each step along K. A colour is one instruction. Larger
-# clusters fetch less for each multiplication. (*Products per element* are the multiplications for each element of A or
-# B that is fetched.) They also round the rows up to a larger block.
+# A box is one CTA's part of C. Boxes of one colour share an instruction. Grey is what the cluster fetches from
+# [L2](glossary.md#L2) for each step along K. Larger clusters fetch less for each multiplication. (*Products per
+# element* are the multiplications for each element of A or B that is fetched.) They also round the rows up to a larger
+# block.
 #
 # **Guess** before you open the output: each of the 12 groups has about 683 rows. Which of the four wastes the most
 # rows?
@@ -310,9 +311,9 @@ for report in reports:
     print(f"sm_{report.compiled.target}: {report.compiled.clusters} clusters, {report.spills.bytes} bytes spilled")
 
 # %% [markdown]
-# Both compute 256 × 256 of C with two CTAs. These are the instructions in their [PTX](glossary.md#PTX). (*2 CTAs*
-# counts a part of the line above it. Our kernel multiplies a tile's first block before its loop over K: 4 `wgmma` are
-# there, and 4 in the loop.)
+# Both compute 256 × 256 of C with two CTAs. These are the instructions in their [PTX](glossary.md#PTX). (*multicast*
+# and *2 CTAs* each count a part of the line above. Our kernel multiplies a tile's first block before its loop over K: 4
+# `wgmma` are there, and 4 in the loop.)
 
 # %% tags=["nbval-ignore-output"]
 print(cutlass_ops.side_by_side(reports))
@@ -455,7 +456,7 @@ for row in results["rows"].values():
 # ## Summary
 #
 # - An operator is found by a description of operands: shapes, strides and dtypes. No data and no GPU are needed.
-# - From the metadata follow what a cluster fetches and what it rounds up, but not its speed.
+# - The metadata tell how much a cluster fetches and how far it rounds up, but not its speed.
 # - The catalogue gives no reasons, and sometimes takes what no operator declares. So compare with the declarations
 #   yourself.
 # - Compiling needs a target and a number of clusters. Hopper sums in registers, Blackwell in tensor memory.

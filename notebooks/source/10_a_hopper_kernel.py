@@ -84,10 +84,11 @@ picture.roles([together], loading=40, multiplying=232)
 #
 # </details>
 #
-# In the picture an area is a number of registers, and the dashed line is an equal share. The producer only computes
-# addresses, so it gives registers away: `setmaxregister_decrease`. The consumers take them, because 128 of their
-# registers hold sums. This is the production kernel, with a tile of 256 columns. In it, the three other warps of the
-# producer's group also have work: they write zeros to the tail.
+# In the picture an area is a number of registers, and the dashed line is an equal share. Dark registers hold sums; pale
+# ones hold everything else. The producer only computes addresses, so it gives registers away:
+# `setmaxregister_decrease`. The consumers take them, because 128 of their registers hold sums. This is the production
+# kernel, with a tile of 256 columns. In it, the three other warps of the producer's group also have work: they write
+# zeros to the tail.
 #
 # ## The ring of stages
 #
@@ -140,8 +141,8 @@ picture.ring({f"{n} stages": simulate(replace(together, stages=n), tiles=2, bloc
 #   the small one each CTA has a single tile.)
 #
 # The times come from a small model, `simulate`. The unit is the time in which one block is multiplied. They are not
-# measured. The model keeps a stage until the `wgmma`s of the next block have been issued (pale green), as the
-# production kernel does: it waits with `wait_group(1)`, for all batches but the newest.
+# measured. The model keeps a stage (pale green) until the `wgmma`s of the next block have been issued. So does the
+# production kernel: its `wait_group(1)` waits for all batches but the newest.
 #
 # ## The kernel
 #
@@ -361,7 +362,7 @@ for height in (4, 16):
 # The library's kernel has the same roles. Beyond the small one it walks the groups: each role computes its next tile
 # from `offs` by itself, so in a fixed order no warp has to send tile numbers to another. It stores in pieces while the
 # next tile is multiplied, takes ping-pong, clusters, FP8 and scales, and writes zeros to rows that belong to no group.
-# Its stores end where the group ends, with lesson 08's sliding bound.
+# Its stores end where the group ends, by lesson 08's window.
 
 # %%
 from course_kernels.kernels.cute_sm90 import kernel, mainloop, scheduler
@@ -406,7 +407,7 @@ record_analysis.speedups_over_peers(results, "cute", passes) if passes else None
 #    <details><summary>Answer</summary>One below the other. A tile has 256 columns of B and 128 rows of A, so B is the
 #    one to share.</details>
 # 5. In the cell that draws ping-pong, pass `blocks=64` to `simulate`. Does ping-pong still help?
-#    <details><summary>Answer</summary>A little. A store is seldom then, and costs cooperative groups 2 of 66 units of
+#    <details><summary>Answer</summary>A little. Stores are rare then: they cost cooperative groups 2 of 66 units of
 #    time.</details>
 # 6. What would go wrong without `producer_tail`?
 #    <details><summary>Answer</summary>The CTA could end while a copy is on its way. Its shared memory may belong to

@@ -368,9 +368,9 @@ rounding.aligned_bits({"a small number is added to a large one": first, "two lar
 # %% [markdown]
 # - **Left:** the sum needs 12 bits. More bits help. Keep the sum in float32, which has 24. Training frameworks call
 #   this sum the [main gradient](glossary.md#main-gradient).
-# - **Right:** the sum is 1, which needs one bit. (The box is the window of 2048. A smaller number has a window of its
-#   own.) It is lost all the same. The kernel computes 2049 in float32 and rounds it to store it. That is the first
-#   rounding. Adding −2048 in a second kernel is the second one.
+# - **Right:** the sum is 1, which needs one bit. (The box has the bits of a number as large as 2048. A smaller number
+#   has its 11 bits further right.) It is lost all the same. The kernel computes 2049 in float32 and rounds it to store
+#   it. That is the first rounding. Adding −2048 in a second kernel is the second one.
 #
 # A kernel that adds *before* it stores rounds only once. It loads the old gradient and adds it to `acc`:
 
@@ -643,8 +643,8 @@ print("parameter.grad is right:", torch.equal(parameter.grad, direct))
 #   few.
 # - *One program for each tile:* when a program ends, the GPU starts the next one at once. So no SM waits. But each
 #   program starts with an empty pipeline. A remedy is to let several small ones share an SM: while one stores its tile,
-#   another multiplies. So `nptgmm` takes smaller blocks on a Hopper GPU, unless groups have about 1,000 rows or more,
-#   as Mixtral's below. Three programs fit.
+#   another multiplies. So `nptgmm` takes smaller blocks on a Hopper GPU, and three programs fit on an SM. (Not where
+#   groups have about 1,000 rows or more, as Mixtral's below.)
 #
 # The simulation of lesson 05 knows the balance, but not the pipeline. (One program for each tile is its dynamic
 # schedule: whoever is free takes the next tile.) 32,768 tokens, 8 experts:

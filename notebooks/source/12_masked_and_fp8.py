@@ -94,7 +94,8 @@ for rows in (1, 4, 16, 64, 256, 1024, 4096):
 #
 # </details>
 #
-# The picture shows both limits: left the rate that they allow, right the least time.
+# The picture shows both limits: left the rate that they allow, right the least time. Labels name rows of the large
+# dots, bfloat16. In float8 as many rows are one dot further right.
 
 # %%
 steps = {name: [step(2**i, name) for i in range(13)] for name in records}
@@ -343,8 +344,8 @@ for rows, one in zip(builds, codegen.compile_many((each, "sm_90") for each in bu
 # </details>
 #
 # That does not matter as long as memory is the limit. (Our CuTe kernel of lesson 10 does the opposite: its tiles have
-# 64 rows, most of which stay empty, and it uses `wgmma`. In bfloat16 the two are within a few per cent of each other,
-# and in float8 the CuTe kernel is faster: the record is at the end of this lesson.)
+# 64 rows, most of which stay empty, and it uses `wgmma`. In bfloat16 the Triton kernel is a little faster, in float8
+# the CuTe kernel: the record is at the end of this lesson.)
 #
 # ## Half the bytes: FP8
 #
@@ -661,15 +662,15 @@ for row in ("single256", "decode256", "decode32"):
 # %% [markdown]
 # Now the masked product, in shapes of decoding that DeepGEMM uses: 32 groups of about 20 rows, in 256 slots each. We
 # compare with `bmm` over all slots, and with torch's grouped products of packed rows. (Their time does not include the
-# packing.) The line is the bandwidth of a copy. Half of a copy's traffic is writes. This product mostly reads, which
-# can be a little faster.
+# packing. In the second panel X has a scale for each row, and W one for each group.) The line is the bandwidth of a
+# copy. Half of a copy's traffic is writes. This product mostly reads, which can be a little faster.
 
 # %%
 results = record.load("masked")
 draw.masked_rates(results, rows=20, unit="tb_s")
 
 # %% [markdown]
-# How close does the faster of our two kernels come to the copy? A part of what is missing is the benchmark's. It
+# How close does the faster of our two kernels come to the copy? A part of the gap comes from the benchmark. It
 # overwrites the L2 cache before each call (lesson 15), and the call pays for writing that back to memory. The record
 # has the same calls with a *clean* cache, too: after the overwriting, other memory is read.
 
@@ -712,8 +713,8 @@ print(
 # Block scales (dark blue) cost almost nothing beside scales of rows and columns (orange). The CuTe kernel reads the
 # scales one block ahead, and its warps do not sleep while they wait for the next block. DeepGEMM is not in this record.
 # It was in another run, of which [notes](../benchmarks/notes/fp8.md) were kept: there our kernel came close to its
-# rate. (The dense product adds in one sum, so it also skips the second level. Its shapes are others than those behind
-# the limit in the first section, so it may be a little above that limit.)
+# rate. (The dense product adds in one sum, without the second level. It may be a little above the limit of the first
+# section, which was measured on other shapes.)
 #
 # ## Try it
 #

@@ -170,7 +170,7 @@ show(helion_peer.scanning, "for worker in", "if tile < tiles")
 
 # %% [markdown]
 # The innermost loop over slots runs `tiles` times, for *every* worker. Take four workers, and the groups of Helion's
-# example: 64, 128, 192 and 256 rows, in tiles of 64 × 64.
+# example: 64, 128, 192 and 256 rows of 128 columns, in tiles of 64 × 64.
 #
 # **Guess:** how many slots does one worker look at, and how many of these are tiles of its own?
 
@@ -414,8 +414,9 @@ for name, value in untuned.bind((A_packed, B, group_offsets, 4, 8)).config_spec.
 #
 # Without a configuration, a kernel searches *at its first call*, and again for each new kind of shape. (Lesson 07 shows
 # such a stall.) So the library ships a table, and a program fills it ahead of time (`benchmarks/helion_tune.py`). The
-# search starts from eight configurations that are known to be good. From Helion's default, tiles of 16×16×16, a short
-# search found nothing better. This is the table. A shape that is not in it takes the nearest entry.
+# search starts from eight configurations that are known to be good. A short search that started from Helion's default,
+# tiles of 16×16×16, found nothing better than this default. Here is the table. A shape that is not in it takes the
+# nearest entry.
 
 # %% tags=["hide-input"]
 table = record.read(tuned.TABLES / "sm_90.json")
@@ -570,7 +571,8 @@ del tile
 # 3. `changed(block_sizes=[64, 32, 32])`: which lines of the kernel change, and why so few?
 #    <details><summary>Answer</summary>None. Block sizes are constants above the kernel, such as <code>_BLOCK_SIZE_1 =
 #    tl.constexpr(64)</code>. The kernel only names them.</details>
-# 4. In the simulation take `square` instead of `qwen3-up`. Which of the two disadvantages is left?
+# 4. In the simulation take the batch `"square"`, the last one, instead of `"qwen3-up"`. Which of the two disadvantages
+#    is left?
 #    <details><summary>Answer</summary>The slots: 8,320 for each worker, 83 µs at 0.01 µs each. The uneven start hardly
 #    matters, because each of the eight groups has about a thousand tiles, enough for all workers.</details>
 #

@@ -234,7 +234,7 @@ saved(activated_plan, combined_plan)
 # histogram of the ids, the ends of the experts from it, and each choice gets its place. With up to 2,048 choices this
 # is one kernel, which compares all with all. With more it is a few short ones. We count them as one.
 #
-# **Guess:** how many gigabytes are left, of those at the beginning?
+# **Guess:** which share of the bytes at the beginning is left?
 
 # %% tags=["hide-output"]
 plans["four kernels"] = combined_plan | {"routing": (8 + 3 * 4) * T * k}  # the ids, and three tables of int32
@@ -422,8 +422,8 @@ for dtype in (torch.bfloat16, torch.float32):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# In both types as many as there are orders with different roundings. In bfloat16 they differ in the second digit, in
-# float32 in the seventh.
+# About fifteen in either type, because different orders round differently. In bfloat16 they differ in the second digit,
+# in float32 in the seventh.
 #
 # </details>
 #
@@ -459,8 +459,8 @@ figures.kept({"fifteen operations": torchs, "fused": needed})
 #
 # </details>
 #
-# This plan is SonicMoE's. A token costs 2H + 4kI bytes: `x`, which the layer before often keeps anyway, and gate and up
-# of its k rows. Let us see what the library keeps, in a small layer:
+# This is the plan of SonicMoE (see the references). A token costs 2H + 4kI bytes: `x`, which the layer before often
+# keeps anyway, and gate and up of its k rows. Let us see what the library keeps, in a small layer:
 
 # %%
 leaves = [each.clone().requires_grad_() for each in (x, gate_up, down, weights)]
@@ -609,8 +609,9 @@ for way, name in {"torch": "torch's", "auto": "the library's"}.items():
 # - **Thousands of tokens:** the bytes between the products count. Fusing saves most of them.
 # - **From sixteen to a few hundred tokens:** most experts have a few rows, so nearly all bytes are weights, and fusing
 #   saves few. The recorded gain has other reasons. torch's products are slower than the library's, as the last two
-#   lines show. And calls were timed: the host needs its time for fifteen operations.
-# - **One token:** eight experts have one row each. Now four kernels save eleven of fifteen launches. What is left?
+#   lines show. And the layers were timed as called: the host needs time to launch fifteen operations.
+# - **One token:** eight experts have one row each. Now four kernels save eleven of fifteen launches. What is left? (The
+#   recorded square there is over transformers' faster way for one token, of which more below.)
 
 # %%
 weights_of_8 = 2 * 8 * 3 * I * H

@@ -124,8 +124,7 @@ measuring.lanes(warm_gpu.spans[first_span:], brackets)
 #
 # ## Repeat, and watch the clock
 #
-# One call is not enough. Here are two hundred calls between events from a cold chip, once on random numbers and once on
-# zeros.
+# Here are two hundred calls between events from a cold chip, once on random numbers and once on zeros.
 #
 # **Guess:** which of the two is faster, and does it stay so?
 
@@ -188,8 +187,8 @@ measuring.cache_curve(sizes, measured, L2_BYTES / 1e6, MEMORY_TB_S)
 
 # %% [markdown]
 # With a warm cache, weights that fit into it seem to be read faster than memory can deliver. (With smaller ones, the
-# launch takes most of the time.) **Overwrite the cache before each timed call.** Then a rate above the memory's needs
-# an explanation, and is often a mistake.
+# launch takes most of the time.) **Overwrite the cache before each timed call.** Then a rate above that of the memory
+# needs an explanation, and is often a mistake.
 #
 # ## Take turns
 #
@@ -235,8 +234,8 @@ measuring.spread(twins)
 #
 # ## One number for many calls
 #
-# A few calls are off the scale to the right: something disturbed them. How do they change the number that you report?
-# We run ten benchmarks of the same kernel, 40 calls each.
+# A few calls above are off the scale to the right: something disturbed them. How do they change the number that you
+# report? We run ten benchmarks of the same kernel, 40 calls each.
 #
 # **Guess:** which of mean, median and minimum varies most between the ten?
 
@@ -267,9 +266,7 @@ for name, values in found.items():
 # ## What goes wrong: a kernel that is fast because it is wrong
 #
 # This kernel is real and runs with torch. It multiplies our 8 experts, but leaves out the rows that do not fill a tile
-# of 128. So it has fewer tiles and takes less time.
-#
-# It is defined here next to the right one:
+# of 128. So it has fewer tiles and takes less time. The right one is beside it:
 
 # %%
 tokens = testing.routed_sizes("zipf", 512)
@@ -290,9 +287,7 @@ def full_tiles_only():
 
 
 # %% [markdown]
-# We compare both with the exact result.
-#
-# **Guess:** does the comparison find the mistake?
+# **Guess:** does a comparison with the exact result find the mistake?
 
 # %% tags=["hide-output"]
 for function in (all_rows, full_tiles_only):
@@ -365,7 +360,7 @@ show(verified_timing.verified_call, "# A call that makes", "verify(function()")
 
 # %% [markdown]
 # Flushing has a second effect: it keeps the device busy while the host fills the queue. Without it a short kernel waits
-# for its launch, and you time the host again. The next section is about that.
+# for its launch, and you time the host again.
 #
 # ## As called, or in a graph?
 #
@@ -472,8 +467,8 @@ draw.against_peers(results)
 # "Faster than torch" says little if all bars are short. "Slower than QuACK" is no problem if both reach the line. So
 # compare with the ceiling first.
 #
-# The next picture shows one factor per row, with the gradients beside it, because training spends two thirds of its
-# products there:
+# The next picture shows one factor per row, with the gradients beside it, because two thirds of the products of
+# training are gradients:
 
 # %%
 record_analysis.speedups_over_peers(results, ours)
@@ -512,8 +507,7 @@ print(f"medians {abs(first['median_us'] / second['median_us'] - 1):.1%} apart; t
 #
 # The work and the method are the same. So the chip makes the difference, most likely its clock, which was not recorded.
 # Kernels of one row took turns and can be compared. A difference of that size *between* rows, or between two days,
-# means nothing. Quartiles show how far apart the calls of one moment are. They do not show how far apart two moments
-# are.
+# means nothing. Quartiles compare the calls of one moment. They say nothing about two moments.
 #
 # ## In turn, or alone?
 #
@@ -622,8 +616,8 @@ def kernels(gpu, new):
 
 # %% [markdown]
 # `efficiency` is the share of the peak that a kernel's arithmetic reaches. `streaming` is the share of the bandwidth.
-# Here `bmm` has the better main loop and too few loads on their way. These are assumptions. The rest is a benchmark
-# like many others:
+# Here `bmm` has the better main loop, but keeps too few loads on their way. These are assumptions. The rest is a
+# benchmark like many others:
 
 # %%
 gpu = SimulatedGpu(seed=12)
@@ -855,8 +849,8 @@ for name in (min(gains, key=gains.get), max(gains, key=gains.get)):
 # ## The layer beside its peers
 #
 # A faster *layer* gains more than a faster product (lesson 14). *transformers* runs fifteen operations with torch's
-# `grouped_mm`, *Liger* a fused layer with its own autotuner. All are as called; the dashed line is the layer's products
-# alone, in a graph.
+# `grouped_mm` (for one token a batched product), *Liger* a fused layer with its own autotuner. All are as called; the
+# dashed line is the layer's products alone, in a graph.
 
 # %%
 layers = records.layer_record()
@@ -906,8 +900,9 @@ for row in swept:
 # ## Several GPUs
 #
 # Experts that do not fit into one GPU are spread over several, and tokens travel (lesson 16). Give each GPU as many
-# tokens as one GPU had: *weak scaling*. Without an exchange, P GPUs compute P times as many tokens a second. *By hand*
-# is the code of many frameworks, with our products.
+# tokens as one GPU had: *weak scaling*. Without an exchange, P GPUs compute P times as many tokens a second. Here is
+# Qwen3's layer with 16,384 tokens on each GPU. *By hand* is the code of many frameworks, with our products; the other
+# ways are this library's.
 
 # %%
 scaling = {title: records.weak_scaling("qwen3-30b-a3b", 16384, "uniform", part) for title, part in passes.items()}
@@ -916,8 +911,8 @@ f15_layers.scaling(scaling) if any(scaling.values()) else print("not recorded ye
 # %% [markdown]
 # By hand, two GPUs are slower than one. Time goes into bytes on the wire, gathers and sums around them, and the host:
 # by hand and with *all_to_all*, it waits for the sizes of what arrives. A graph has no host in it; there the exchange
-# is left (lesson 16). Larger experts do more arithmetic for the same bytes, and come closer to 2 and 4. DeepSeek-V3
-# passes them, probably because one GPU moves the weights of all experts, each of several only its part.
+# is left. Larger experts do more arithmetic for the same bytes, and come closer to 2 and 4. DeepSeek-V3 passes them,
+# probably because one GPU reads the weights of all experts, and each of several GPUs only those of its own.
 
 # %%
 if not any(scaling.values()):
@@ -977,5 +972,5 @@ for layers_of in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3"):
 #
 # ## What to read next
 #
-# To use the kernels, read the README. Lesson 17 is for those who maintain kernels. To change one, begin with the
-# exercises of lessons 08 and 10. `benchmarks/notes/` has the measurements that did not fit into a lesson.
+# Lesson 16 spreads a layer over several GPUs. Lesson 17 is for those who maintain kernels. `benchmarks/notes/` has the
+# measurements that did not fit into a lesson.

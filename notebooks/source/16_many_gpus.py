@@ -17,7 +17,7 @@
 # - write a layer whose experts are spread over processes, and test it on a laptop;
 # - train a model with such layers, with the losses of one process;
 # - say how often a token has to travel, and how much that saves;
-# - predict from where on the network binds;
+# - predict when the network becomes the limit;
 # - avoid three mistakes: a silent rank, padding with NaN, a routing that is drawn again.
 #
 # You need: lesson [14](14_the_moe_layer.ipynb). You need not know `torch.distributed`.
@@ -82,9 +82,10 @@ figures.journey()
 # %% [markdown]
 # ## By hand
 #
-# Training frameworks often write it like this. Sort all choices by expert, and so by rank. Exchange the counts: a rank
-# must know how many rows will arrive before it can make room for them. Then exchange the rows, compute, and send the
-# results back the same way.
+# The picture sends the token to rank 1 once, for both of its experts there. Training frameworks often send it once for
+# each expert, like this. Sort all choices by expert, and so by rank. Exchange the counts: a rank must know how many
+# rows will arrive before it can make room for them. Then exchange the rows, compute, and send the results back the same
+# way.
 
 
 # %%
@@ -176,8 +177,8 @@ figures.matrices({"by hand": by_choice, "once for each rank": deduplicated})
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Less than half: nearly every token has experts at most ranks, so four rows remain of eight at most. The fewer ranks,
-# the more is saved.
+# Less than half. Each of a token's eight choices was a row. Now each of the four ranks gets one row of the token at
+# most. The fewer ranks, the more is saved.
 #
 # </details>
 #
@@ -274,7 +275,8 @@ for gpus in (2, 4):
 # ## The slowest rank decides
 #
 # A rank needs results of all others. So the rank whose experts are most in demand decides, and the others wait. Here
-# are the real plans of four processes. Popular experts are neighbours here, and all are on rank 0.
+# are the real plans of four processes. Popular experts are neighbours here, and all are on rank 0. Hatched, a rank
+# waits.
 
 # %%
 arriving = {router: [choices for _, choices in processes.run(matrix_of, 4, router)] for router in ("uniform", "Zipf")}
@@ -500,7 +502,7 @@ display(fold(plan.sends_of), fold(peers.put_kernel), fold(peers.push_kernel))
 # - Tokens travel to the ranks of their experts. The results travel back in the same order.
 # - A token travels once to each rank that has experts of it. That rank adds their results.
 # - The slowest rank decides, and all others wait.
-# - From the second node on the network binds. There a row for each node saves most.
+# - From the second node on, the network is the limit. There a row for each node saves most.
 # - Every rank makes every call, tokens or not. Make a plan once.
 # - Gradients of experts are summed over a row by backward, and over a column by FSDP2. Divide once, by all ranks.
 #

@@ -14,7 +14,8 @@ from gemm_course.figures.style import BLACK, BLUE, FAINT, GREEN, GREY, ORANGE, P
 
 _WAYS = {"this library": BLUE, "Liger": ORANGE, "transformers": GREEN}
 _PRODUCTS = "its products alone"
-_TRAVELS = {"by hand": GREY, "all_to_all": PINK, "symmetric": SKY, "symmetric, in a graph": BLUE}
+# The colours of lesson 16.
+_TRAVELS = {"by hand": PINK, "all_to_all": SKY, "symmetric": BLUE, "symmetric, in a graph": GREEN}
 
 
 def _titled(axes: Axes, title: str) -> None:

@@ -230,6 +230,7 @@ def clusters(panels: Mapping[int, Mapping[str, Sequence[float]]]) -> Figure:
         axes.set_xticks(range(len(ways)), [f"a row\na {copies}" for copies in ways], fontsize=9)
         axes.tick_params(axis="x", length=0)
     axes_of[0].set_ylabel("ms of one dispatch")
-    handles = [Patch(color=color) for color in _LINKS.values()]
+    handles = [Patch(color=_LINKS[link]) for link in ("NVLink", "network")]
+    handles += [Line2D([], [], color=_LINKS["experts"], lw=2, ls="--")]
     figure.legend(handles, list(_LINKS), loc="outside lower right", ncols=3, fontsize=9)
     return figure

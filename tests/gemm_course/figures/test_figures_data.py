@@ -43,6 +43,7 @@ from gemm_course.figures import (
     f14_layer,
     f15_layers,
     f15_measurements,
+    f16_ranks,
     f17_predicted_times,
     instructions,
     matrices,
@@ -395,6 +396,20 @@ def test_several_gpus_are_drawn_over_one():
     (axes,) = f15_layers.scaling({"step": {"by hand": {1: 1.0, 2: 0.7, 4: 1.1}}}).axes
     assert list(line(axes, "step by hand").get_ydata()) == [1.0, 0.7, 1.1]
     assert list(line(axes, "step ideal").get_ydata()) == [1, 2, 4]
+
+
+def test_a_way_to_exchange_has_one_colour_in_both_lessons():
+    ways = ("by hand", "all_to_all", "symmetric")
+    (lines,) = f15_layers.scaling({"step": {way: {1: 1.0, 2: 0.7} for way in ways}}).axes
+    (bars,) = f16_ranks.recorded_layers({"a": {"2 GPUs": dict.fromkeys(ways, 1000.0)}}).axes
+    for way in ways:
+        (bar,) = (patch for patch in bars.patches if patch.get_gid() == f"a 2 GPUs {way}")
+        assert to_hex(line(lines, f"step {way}").get_color()) == to_hex(bar.get_facecolor())
+
+
+def test_the_line_of_the_experts_is_a_line_in_the_legend():
+    (legend,) = f16_ranks.clusters({16: {"rank": (0.3, 2.5, 1.1)}}).legends
+    assert [handle.get_linestyle() for handle in legend.get_lines()] == ["--"]
 
 
 def test_losses_are_over_the_best_candidate():
