@@ -269,8 +269,8 @@ for gpus in (2, 4):
 
 # %% [markdown]
 # The experts of a GPU take about as long with two GPUs as with four. But with four a token travels to more ranks, so
-# the exchange takes longer. The recorded *symmetric* fetched results from other GPUs; today's kernels push them home
-# and sum on the way, which is faster ([notes](../benchmarks/notes/moe.md)).
+# the exchange takes longer. The programs of *symmetric* write to the ranks in turn, and results are summed on their way
+# home. It takes less time for all of this than the plain collective takes for as many bytes there and back.
 #
 # ## The slowest rank decides
 #

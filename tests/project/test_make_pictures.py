@@ -129,14 +129,12 @@ def test_words_are_listed(tool):
 
 def test_the_gain_on_several_gpus_is_of_a_step_over_the_same_by_hand(made_up):
     us = {"by hand, torch's products": 10.0, "by hand, our products": 9.0, "all_to_all": 5.0, "symmetric": 4.0}
-    runs = [
-        dict(ranks=ranks, rows=[
-            dict(model="qwen3-30b-a3b", tokens=tokens, routing=routing, way=way, both_us=time / ranks**(way[0] == "a"),
-                 forward_us=1e3 * time)
-            for way, time in us.items() for tokens in (8, 16384) for routing in ("uniform", "zipf")
-        ]) for ranks in (4, 2)
+    rows = [
+        dict(ranks=ranks, model="qwen3-30b-a3b", tokens=tokens, routing=routing, way=way, forward_us=1e3 * time,
+             both_us=time / ranks**(way[0] == "a"))
+        for ranks in (4, 2) for way, time in us.items() for tokens in (8, 16384) for routing in ("uniform", "zipf")
     ]  # fmt: skip
-    tables = made_up(runs=runs)
+    tables = made_up(rows=rows)
     assert tables.parallel_gain().startswith("On 2 and 4 H7s, a qwen3-30b-a3b layer trains 4.0 and 8.0 times as fast")
     row = tables.parallel_table().splitlines()[2]
     assert [cell.strip() for cell in row.split("|")[1:5]] == [
