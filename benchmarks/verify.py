@@ -89,9 +89,10 @@ def _cases(kernels: str, names: Sequence[str]) -> list[str]:
 
 
 def gpu_tests() -> dict[str, int]:
-    """Counts of `pytest -m gpu`, shared out among several processes; a single one takes a quarter of an hour."""
+    """Counts of `pytest -m gpu`, shared out among several processes; a single one takes a quarter of an hour. It ends
+    after 20 failures and prints them: one cause can have a thousand."""
     modules = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
-    how = ["-n", str(PROCESSES), "--dist", "worksteal", "--durations=20"]
+    how = ["-n", str(PROCESSES), "--dist", "worksteal", "--durations=20", "--maxfail=20", "--tb=short"]
     return pytest_counts(run([sys.executable, "-m", "pytest", "-m", "gpu", *QUIET, *how, *modules], tell=True))
 
 
