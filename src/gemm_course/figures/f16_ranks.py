@@ -175,7 +175,7 @@ def recorded_layers(panels: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
                 if way in us:
                     x, ms = place + 0.2 * (i - 1.5), us[way] / 1e3
                     axes.bar(x, ms, width=0.19, color=color, gid=f"{title} {gpus} {way}")
-                    axes.annotate(f"{ms:.2f}", (x, ms), (0, 1), textcoords="offset points", ha="center", fontsize=9)
+                    axes.annotate(f"{ms:#.3g}", (x, ms), (0, 1), textcoords="offset points", ha="center", fontsize=9)
             if "no exchange" in us:
                 alone = us["no exchange"] / 1e3
                 axes.plot([place - 0.42, place + 0.42], [alone, alone], color=BLACK, lw=1.4, ls="--")
