@@ -74,9 +74,9 @@ class ExpertParallel:
         and must not be reduced over the group. Where the dense part's gradients are averages over ranks (DDP, FSDP),
         divide the experts' by as many; or let FSDP2 add (``set_gradient_divide_factor(1.0)`` and
         ``set_force_sum_reduction_for_comms(True)`` of each of its modules), and divide the loss by the ranks.
-        Beside rows there travel 8 bytes for each choice, k a row. A layer's buffers: the sends (at most
-        min(k, ranks) * T rows of H), the rows that arrive, and a result for each. With "symmetric": one buffer of
-        ranks * max_tokens rows and their weights, shared by all calls; and the layer's own buffers for
+        Beside rows there travel 8 bytes for each choice, k a row: its id and its weight. A layer's buffers: the sends
+        (at most min(k, ranks) * T rows of H), the rows that arrive, and a result for each. With "symmetric": one buffer
+        of ranks * max_tokens rows with their weights and ids, shared by all calls; and the layer's own buffers for
         ranks * max_tokens * min(k, E / ranks) choices. With gradients, chunks or adapters, or from ``dispatch``, also a
         copy of the rows that arrive and as many results. Unfilled rows are never read.
         All ranks have the same dtype and width of x. "all_to_all" checks it whenever it plans with x, "symmetric" only
