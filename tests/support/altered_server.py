@@ -1,4 +1,4 @@
-"""Fork servers whose templates differ: judges whose answers nobody reads before they run, or that find another GPU."""
+"""Fork servers whose templates differ: judges that read no answer and take no builtins away, or with a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from gemm_course.judging.judge import Judge
 from gemm_course.runner import fork_server
 
 SERVED = "    worker.preload(mode)\n"
-UNREAD = SERVED, f"{SERVED}    worker.static_check.find_violation = lambda *_: None\n"
+UNREAD = (
+    SERVED,
+    (
+        f"{SERVED}    worker.static_check.find_violation = lambda *_: None\n"
+        "    worker.own_builtins.of_an_answer = lambda: vars(__import__('builtins'))\n"
+    ),
+)
 
 
 def altered(folder, *changes):

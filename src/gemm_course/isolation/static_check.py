@@ -4,8 +4,9 @@ An answer computes. It has no need of files, processes, private attributes or th
 strict costs honest answers nothing. Modules are followed from name to name: an answer reaches those in `MODULES`, and
 through them no other. The results of calls are not followed: names of modules are refused there as everywhere.
 
-This is a friendly message, and no wall. Code that passes it runs in a process that can do little (see `landlock`) and
-knows no result, and its results are judged. The check runs in that process, too: it parses a stranger's source.
+This is a friendly message, and no wall. Code that passes it runs without the builtins that turn texts into attributes
+(see `own_builtins`), in a process that can do little (see `landlock`) and knows no result, and its results are judged.
+The check runs in that process, too: it parses a stranger's source.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ast
 import builtins
 import collections
 import importlib
+import re
 import string
 import sys
 from collections.abc import Iterable
@@ -39,7 +41,8 @@ MODULES = {
 }  # fmt: skip
 # Functions of Python's own modules that compute, name by name. The rest leads further: attrgetter, wraps and
 # get_type_hints read attributes by names in strings, dataclass executes the names of fields, and many modules hold sys.
-# `copy` sets attributes as an object's __reduce__ says, but reads none.
+# `copy` sets attributes as an object's __reduce__ says, but reads none. Modules of `torch.nn` set and read attributes
+# by names in strings.
 STANDARD = {
     "__future__": {"annotations"},
     "bisect": {"bisect", "bisect_left", "bisect_right", "insort", "insort_left", "insort_right"},
@@ -49,6 +52,7 @@ STANDARD = {
         "MutableSequence", "Sequence", "Set", "Sized",
     },
     "copy": {"copy", "deepcopy"},
+    "fractions": {"Fraction"},
     "functools": {"cache", "cmp_to_key", "lru_cache", "partial", "reduce"},
     "itertools": {
         "accumulate", "batched", "chain", "combinations", "combinations_with_replacement", "compress", "count", "cycle",
@@ -59,6 +63,7 @@ STANDARD = {
         "add", "and_", "contains", "eq", "floordiv", "ge", "getitem", "gt", "itemgetter", "le", "lshift", "lt", "mod",
         "mul", "ne", "neg", "not_", "or_", "pow", "rshift", "sub", "truediv", "xor",
     },
+    "torch.nn": {"functional"},
     "typing": {
         "Any", "Callable", "Dict", "Generator", "Iterable", "Iterator", "List", "Literal", "Mapping", "NamedTuple",
         "Optional", "Sequence", "Set", "Tuple", "TypeVar", "Union",
@@ -66,9 +71,10 @@ STANDARD = {
 }  # fmt: skip
 MAX_CHARACTERS = 100_000
 _PREDEFINED = {"torch": "torch", "triton": "triton", "tl": "triton.language"}  # imported in the notebook's first cell
-_NAMES = {
+NAMES = {
     "breakpoint", "compile", "delattr", "eval", "exec", "exit", "getattr", "globals", "hasattr", "help", "locals",
     "open", "quit", "setattr", "vars",
+    "interpreter_semantic",  # which Triton's interpreter puts among the globals of a kernel
 }  # fmt: skip
 # Functions of torch and Triton for files, other programs, kernels from elsewhere.
 _FUNCTIONS = {"load", "save", "compile", "from_file", "get_device_module", "JITFunction"}
@@ -84,9 +90,15 @@ _ATTRIBUTES = _OF_FRAMES | {
     "semantic", "from_file", "tofile", "os", "sys", "builtins", "importlib", "ctypes", "subprocess", "modules", "bltns",
     "compile", "used_global_vals",
 }  # fmt: skip
+# What numpy, torch and copy ask an object about its memory, and how to make it.
+_PROTOCOLS = {
+    "__array__", "__array_interface__", "__array_struct__", "__buffer__", "__cuda_array_interface__", "__deepcopy__",
+    "__dlpack__", "__getattr__", "__reduce__", "__reduce_ex__", "__setstate__",
+}  # fmt: skip
+_DUNDER = re.compile(r"__\w+__")
 # Names that only an attack needs. Other private names, such as __init__ or __file__, are in honest code, too.
-_NAMES_HOSTILE = {"compile", "eval", "exec", "globals", "__builtins__", "__import__", "__loader__"}
-_ATTRIBUTES_HOSTILE = _OF_FRAMES | {
+_NAMES_HOSTILE = _PROTOCOLS | {"compile", "eval", "exec", "globals", "__builtins__", "__import__", "__loader__"}
+_ATTRIBUTES_HOSTILE = _OF_FRAMES | _PROTOCOLS | {
     "__base__", "__bases__", "__builtins__", "__closure__", "__code__", "__dict__", "__getattribute__", "__globals__",
     "__import__", "__loader__", "__mro__", "__self__", "__subclasses__", "__traceback__", "add_pre_run_hook", "bltns",
     "builtins", "ctypes", "get_capture_scope", "importlib", "obj", "os", "pre_run_hooks", "rewriter", "rewritten_fn",
@@ -98,7 +110,7 @@ _VALUES = (torch.Tensor, list, dict, set, str, int, float, tl.core, collections.
 _MODULE_NAMES = sys.stdlib_module_names.difference(*map(dir, _VALUES))
 _METHODS = {
     "__init__", "__call__", "__len__", "__iter__", "__next__", "__getitem__", "__contains__", "__repr__", "__str__",
-    "__eq__", "__lt__", "__hash__", "__enter__", "__exit__", "__torch_function__",
+    "__eq__", "__lt__", "__hash__", "__enter__", "__exit__",
 }  # fmt: skip
 _PATTERNS = {name for name in dir(builtins) if isinstance(getattr(builtins, name), type)}
 
@@ -145,6 +157,22 @@ def _not_in(module: str, name: str) -> str | None:
     return f"an answer has no need of {module}.{name}; of {module} it may use {', '.join(sorted(STANDARD[module]))}"
 
 
+def _given_name(node: ast.AST) -> str:
+    """The name of Python's own, such as __array__, that a node gives to something or holds as its whole text; or ""."""
+    if isinstance(node, ast.alias):
+        names = [node.asname]
+    elif isinstance(node, ast.Constant):
+        names = [node.value if node.value != "__main__" else None]
+    else:
+        names = [getattr(node, field, None) for field in ("name", "arg", "rest")]
+    return next((name for name in names if isinstance(name, str) and _DUNDER.fullmatch(name)), "")
+
+
+def _is_torchs_own(module: str, value: object) -> bool:
+    """True for classes of torch's C++ library beside tensors: compilers of TorchScript, readers of files."""
+    return module == "torch" and type(value).__name__ == "pybind11_type"
+
+
 def _is_hostile(node: ast.AST, own: set[str]) -> bool:
     """True if a refused node names a way to frames, globals or the builtins. `own`: attributes that the answer makes.
 
@@ -155,7 +183,7 @@ def _is_hostile(node: ast.AST, own: set[str]) -> bool:
     if isinstance(node, ast.Attribute):
         listed = node.attr in _ATTRIBUTES_HOSTILE and not (node.attr == "obj" and "obj" in own)
         return listed or (_format_problem(node) == _FIELDS and _names_private(node.value.value))
-    return False
+    return _given_name(node) in _ATTRIBUTES_HOSTILE
 
 
 _FIELDS = "a format string names whole values, as in {} or {0}, and no attribute or item of them"
@@ -253,7 +281,8 @@ class _Reader:
                     return f"an answer cannot import {alias.name}"
                 module = sys.modules.get(node.module)
                 value = None if module is None else getattr(module, alias.name, None)
-                if node.module in MODULES and alias.name in _FUNCTIONS and node.module != "triton.language":
+                refused = alias.name in _FUNCTIONS or _is_torchs_own(node.module or "", value)
+                if node.module in MODULES and refused and node.module != "triton.language":
                     return f"an answer cannot import {alias.name}"
             if isinstance(value, ModuleType):
                 if not self._is_allowed(value):
@@ -282,13 +311,13 @@ class _Reader:
         if isinstance(node, ast.MatchClass):
             plain = isinstance(node.cls, ast.Name) and node.cls.id in _PATTERNS - self._bound and not node.kwd_attrs
             return None if plain else "an answer has no need of patterns that look into classes"
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            name = node.name
-            return f"an answer has no need of {name}" if name.startswith("__") and name not in _METHODS else None
-        return None
+        function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        if function and node.name.startswith("__") and node.name not in _METHODS:
+            return f"an answer has no need of {node.name}"
+        return f"an answer has no need of {name}" if (name := _given_name(node)) and not function else None
 
     def _name(self, node: ast.Name) -> str | None:
-        if node.id in _NAMES or (node.id.startswith("__") and node.id != "__name__"):
+        if node.id in NAMES or (node.id.startswith("__") and node.id != "__name__"):
             return f"an answer has no need of {node.id}"
         if node.id in self._modules and node not in self._used:
             return f"{node.id} is a module: an answer uses what is in it, and keeps its name"
@@ -309,7 +338,8 @@ class _Reader:
             module = self._module(node)
             if module is not None and not self._is_allowed(module):
                 return f"an answer has no need of {module.__name__}"
-            if node.attr in _FUNCTIONS and parent.__name__ in MODULES - {"triton.language"}:
+            own = _is_torchs_own(parent.__name__, getattr(parent, node.attr, None))
+            if own or (node.attr in _FUNCTIONS and parent.__name__ in MODULES - {"triton.language"}):
                 return f"an answer has no need of .{node.attr}"
         if isinstance(node.ctx, (ast.Store, ast.Del)):
             root = node.value

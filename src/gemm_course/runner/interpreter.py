@@ -1,12 +1,18 @@
 """Triton's interpreter for answers.
 
 It is up to twice as fast, because it prepares `triton.language` and looks up types once and not at every call, and
-computes nothing for assertions that it does not make. It also takes masks of scalar conditions.
+computes nothing for assertions that it does not make. It also takes masks of scalar conditions. It gives an answer
+nothing of its own, and no memory but that of tensors.
 """
 
 from __future__ import annotations
 
 import dataclasses
+
+import numpy as np
+import torch
+
+ACCESSES = ("create_masked_load", "create_masked_store", "create_atomic_rmw", "create_atomic_cas")
 
 
 def prepare_once() -> None:
@@ -64,6 +70,86 @@ def accept_scalar_masks() -> None:
 
     create_splat.genuine = genuine
     builder.create_splat = create_splat
+
+
+def keep_its_globals() -> None:
+    """From now on, a launch no longer adds all globals of the interpreter to those of a kernel, but the one it needs.
+
+    Among them are numpy, `inspect` and the functions that read and write at any address.
+    """
+    from triton.runtime import interpreter
+
+    rewriter = getattr(interpreter, "FunctionRewriter", None)
+    if not hasattr(rewriter, "_compile_and_exec") or not hasattr(interpreter, "interpreter_semantic"):
+        return
+
+    def compile_and_exec(self, tree):
+        names = dict(self.kwargs)
+        self.fn.__globals__["interpreter_semantic"] = interpreter.interpreter_semantic
+        exec(compile(tree, self.filename, "exec"), self.fn.__globals__, names)
+        return names[self.fn.__name__]
+
+    rewriter._compile_and_exec = compile_and_exec
+
+
+def stay_in_tensors() -> None:
+    """From now on, a kernel reaches no memory but that of the tensors which its launch was given.
+
+    Any integer can be a pointer, and this process holds more than tensors. `probes.Watch` has rules of its own: it
+    takes the `genuine` functions of those in `ACCESSES`.
+    """
+    from triton.runtime import interpreter
+
+    builder, function = (getattr(interpreter, name, None) for name in ("InterpreterBuilder", "InterpretedFunction"))
+    known = hasattr(function, "run") and all(hasattr(builder, name) for name in ACCESSES)
+    if not known or hasattr(getattr(builder, ACCESSES[0]), "genuine"):
+        return
+    open_launches: list[list[tuple[int, int]]] = []
+    execute = function.run
+
+    def run(kernel, *arguments, **options):
+        open_launches.append(list(_memory_of([*arguments, *options.values()])))
+        try:
+            return execute(kernel, *arguments, **options)
+        finally:
+            open_launches.pop()
+
+    def bounded(access, first: int, masked_by: int | None):
+        def bounded_access(self, *arguments, **options):
+            pointers = arguments[first]
+            addresses = np.atleast_1d(np.asarray(pointers.data)).astype(np.int64)
+            if masked_by is not None:
+                mask = arguments[masked_by]
+                mask = np.asarray(mask if isinstance(mask, np.ndarray) else mask.data, dtype=bool)
+                addresses = addresses[np.broadcast_to(mask, addresses.shape)]
+            size = getattr(pointers.get_element_ty(), "primitive_bitwidth", 64) // 8
+            inside = np.zeros(addresses.shape, dtype=bool)
+            for low, high in open_launches[-1] if open_launches else ():
+                inside |= (addresses >= low) & (addresses + size <= high)
+            if not inside.all():
+                raise IndexError("a kernel reaches the tensors that its launch is given, and this is outside of them")
+            return access(self, *arguments, **options)
+
+        bounded_access.genuine = access
+        return bounded_access
+
+    function.run = run
+    # The places of the pointers and of the mask among the arguments.
+    for name, first, masked_by in zip(ACCESSES, (0, 0, 1, 0), (1, 2, 3, None)):
+        setattr(builder, name, bounded(getattr(builder, name), first, masked_by))
+
+
+def _memory_of(values):
+    """(first byte, end) of the memory of tensors, also in tuples and descriptors."""
+    for each in values:
+        if isinstance(each, torch.Tensor):
+            with torch._C.DisableTorchFunction():
+                storage = each.untyped_storage()
+            yield storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        elif isinstance(each, (tuple, list)):
+            yield from _memory_of(each)
+        elif isinstance(base := getattr(each, "base", None), torch.Tensor):
+            yield from _memory_of([base])
 
 
 def _remembering(make_table, scalar: type):

@@ -22,12 +22,12 @@ import torch
 from course_kernels import runtime
 from course_kernels.testing.canaries import poisoned
 from gemm_course.runner import masks
+from gemm_course.runner.interpreter import ACCESSES
 from gemm_course.runner.regions import MARGIN, Region
 
 _MAX_EVENTS = 40
 _APART = 1 << 17  # bytes on both sides of a matrix; untouched, so they cost addresses and no memory
 _UNDEFINED = 0x5A5A5A5A  # a number that a load gives where it is not defined
-_WRAPPED = ("create_masked_load", "create_masked_store", "create_atomic_rmw", "create_atomic_cas")
 
 
 def _pitch(addresses: np.ndarray, region: Region) -> list[int] | None:
@@ -148,7 +148,8 @@ class Watch:
 
         for region in self._regions:
             region.remember()
-        load, store, update, exchange = (getattr(InterpreterBuilder, name) for name in _WRAPPED)
+        own = [getattr(InterpreterBuilder, name) for name in ACCESSES]
+        load, store, update, exchange = (getattr(each, "genuine", each) for each in own)
         pointers_of, execute = TensorDescHandle.materialize_pointers, InterpretedFunction.run
 
         def masked_load(builder, ptrs, mask, other, *rest, **options):
@@ -169,9 +170,11 @@ class Watch:
             return self._carry_out(update, builder, operation, ptrs, value, handle, *rest, **options)
 
         def atomic_cas(builder, ptrs, *rest, **options):
-            # It has no mask that could keep it from a place outside: there it is recorded, and carried out.
-            self._look("atomic", builder, ptrs, np.ones(np.shape(ptrs.data), dtype=bool))
-            return self._carry_out(exchange, builder, ptrs, *rest, **options)
+            # It has no mask that could keep it from a place outside: it gets another place there.
+            allowed, _ = self._look("atomic", builder, ptrs, np.ones(np.shape(ptrs.data), dtype=bool))
+            aside = np.zeros(1, dtype=np.int64)
+            data = np.where(allowed.reshape(np.shape(ptrs.data)), ptrs.data, np.uint64(aside.ctypes.data))
+            return self._carry_out(exchange, builder, type(ptrs)(data, ptrs.dtype), *rest, **options)
 
         def materialize_pointers(descriptor, offsets):
             self._descriptors_pointers, mask = pointers_of(descriptor, offsets)
@@ -183,7 +186,7 @@ class Watch:
             return execute(kernel, *arguments, **options)
 
         ours = (masked_load, masked_store, atomic_rmw, atomic_cas)
-        of_builder = [(InterpreterBuilder, *each) for each in zip(_WRAPPED, ours)]
+        of_builder = [(InterpreterBuilder, *each) for each in zip(ACCESSES, ours)]
         of_builder.append((TensorDescHandle, "materialize_pointers", materialize_pointers))
         for owner, name, wrapper in (*of_builder, (InterpretedFunction, "run", launch)):
             self._undo.append((owner, name, getattr(owner, name)))

@@ -26,7 +26,7 @@ from types import FunctionType, MappingProxyType, ModuleType
 
 import torch
 
-from gemm_course.isolation import landlock, static_check
+from gemm_course.isolation import landlock, own_builtins, static_check
 from gemm_course.runner import gpu, masks, probes, wire
 from gemm_course.runner.stuck_loops import LoopTracer
 
@@ -52,6 +52,8 @@ def preload(mode: str) -> None:
         interpreter = importlib.import_module("gemm_course.runner.interpreter")
         interpreter.prepare_once()
         interpreter.accept_scalar_masks()
+        interpreter.keep_its_globals()
+        interpreter.stay_in_tensors()
         # Its warnings about divisions by zero and the like would look like prints of the answer's.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")
     else:
@@ -63,7 +65,7 @@ def preload(mode: str) -> None:
 
 
 def load(path: str, given: Mapping[str, object] = MappingProxyType({})) -> ModuleType:
-    """Import an answer; the names that the exercise's first cell imports are there already.
+    """Import an answer; the names that the exercise's first cell imports are there already, and few builtins.
 
     Args:
         path: of the answer's source.
@@ -74,7 +76,8 @@ def load(path: str, given: Mapping[str, object] = MappingProxyType({})) -> Modul
 
     spec = importlib.util.spec_from_file_location(MODULE, path)
     module = importlib.util.module_from_spec(spec)
-    module.__dict__.update({"torch": torch, "triton": triton, "tl": tl, **given})
+    own = {"__builtins__": own_builtins.of_an_answer(), "torch": torch, "triton": triton, "tl": tl}
+    module.__dict__.update({**own, **given})
     sys.modules[MODULE] = module
     linecache.getlines(path)  # now: a message may need the text when files can no longer be opened
     spec.loader.exec_module(module)

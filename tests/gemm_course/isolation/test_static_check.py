@@ -13,6 +13,15 @@ import pytest
 from answers import OFFSETS as RIGHT
 from gemm_course.isolation import static_check
 
+# Ways to give an attribute of a class a name of Python's own.
+BINDS = (
+    "__array_interface__ = {}", "__array_interface__: dict = {}", "def __array_interface__(self): pass",
+    "match {}:\n        case __array_interface__: pass", "match [1]:\n        case [*__array_interface__]: pass",
+    "match {}:\n        case {**__array_interface__}: pass", "from math import pi as __array_interface__",
+    "class __array_interface__: pass", "for __array_interface__ in [{}]: pass",
+    "try: f()\n    except E as __array_interface__: pass", "(__array_interface__ := {})",
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("source", "says"),
@@ -92,6 +101,15 @@ from gemm_course.isolation import static_check
         ("torch.nn.Module().compile(backend=print)", "no need of .compile"),
         ("kernel.used_global_vals", "no need of .used_global_vals"),
         ("\ud800", "cannot be read"),
+        ("from fractions import re", "no need of fractions.re"),
+        ("x = torch.nn.ParameterDict()", "no need of torch.nn.ParameterDict; of torch.nn it may use functional"),
+        ("from torch.nn import Module", "no need of torch.nn.Module"),
+        ("c = torch.CompilationUnit('')", "no need of .CompilationUnit"),
+        ("from torch import ScriptFunction", "cannot import ScriptFunction"),
+        ("interpreter_semantic", "no need of interpreter_semantic"),
+        *((f"class V:\n    {binds}", "has no need of __array_interface__") for binds in BINDS),
+        ("type('V', (), {'__array_interface__': 1})", "has no need of __array_interface__"),
+        ("f(__reduce__=3)", "has no need of __reduce__"),
     ],
 )  # fmt: skip
 def test_a_violation_says_what_an_answer_has_no_need_of(source, says):
@@ -113,6 +131,9 @@ def test_a_violation_says_what_an_answer_has_no_need_of(source, says):
         "import heapq\nfrom heapq import heappush\nheapq.heapify([])",
         "from __future__ import annotations\nimport collections.abc, itertools as it\nfrom typing import Any\n"
         "def f(x: collections.abc.Sequence, y: Any = it.chain([1])): collections.deque(x, maxlen=3)",
+        "from fractions import Fraction\nFraction(1, 3) + 1",
+        "if __name__ == '__main__': print('a __repr__ of mine')\nclass A:\n    def __repr__(self): return type(self)",
+        "tl.PropagateNan.ALL, torch.Size, torch.Generator",
         "import copy, functools, operator\nfrom collections import Counter, defaultdict\nfrom bisect import bisect\n"
         "functools.reduce(operator.add, copy.deepcopy([1, 2])), bisect([1], 1), defaultdict(list), Counter('a').update",
         "match 3:\n    case int(x): pass\n    case [a, b]: pass\n",
@@ -126,10 +147,10 @@ def test_honest_answers_pass(source):
 
 
 @pytest.mark.parametrize("module", static_check.STANDARD)
-def test_no_name_that_an_answer_may_use_is_a_module_but_one(module):
+def test_no_name_that_an_answer_may_use_is_a_module_but_two(module):
     found = importlib.import_module(module)
     modules = {name for name in static_check.STANDARD[module] if isinstance(getattr(found, name, None), ModuleType)}
-    assert modules == ({"abc"} if module == "collections" else set())
+    assert modules == {"collections": {"abc"}, "torch.nn": {"functional"}}.get(module, set())
     assert found.__name__ == module, "by which it is looked up"
 
 
@@ -138,8 +159,8 @@ def test_a_module_that_raises_when_asked_is_a_message(monkeypatch):
         def __getattr__(self, name):
             raise RuntimeError("tried to make a class")
 
-    monkeypatch.setattr(static_check.torch.nn, "odd", Odd("torch.nn"), raising=False)
-    found = static_check.find_violation("torch.nn.odd.x\n" + RIGHT, "describe_groups")
+    monkeypatch.setattr(static_check.torch.fft, "odd", Odd("torch.fft"), raising=False)
+    found = static_check.find_violation("torch.fft.odd.x\n" + RIGHT, "describe_groups")
     assert found == static_check.Violation("this cannot be read: RuntimeError: tried to make a class")
 
 
@@ -200,6 +221,8 @@ def test_no_attribute_of_a_frame_or_of_an_exception_leads_to_an_object():
         ("x.__add__(1)", False), ("m.modules()", False), ("t.obj = 3\nprint(t.obj)", False),
         ("t.obj = 3\ne.__traceback__", True), ("obj = 3\ne.obj", True), ("arr.tofile('x')", False),
         ("[].enum.bltns", True), ("__import__('os')", True), ("f.__globals__", True), ("print.__self__", True),
+        ("type('V', (), {'__array_interface__': 1})", True), ("match 1:\n    case __array__: pass", True),
+        ("def __getattr__(self, name): pass", True), ("x = '__init__'", False), ("torch.nn.Module()", False),
         ("kernel.used_global_vals", True), ("triton.JITFunction(print).get_capture_scope()", True),
     ],
 )  # fmt: skip

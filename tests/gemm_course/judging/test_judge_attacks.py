@@ -105,7 +105,7 @@ def test_a_first_launch_imports_nothing(open_judge):
         ("class Yes:\n        def __eq__(self, o): return True\n        def __len__(self): return 2\n"
          "        def __getitem__(self, i): return self\n    return Yes()", "returned a Yes, not two tensors"),
         ("class T(torch.Tensor):\n        @classmethod\n        def __torch_function__(c, f, t, a=(), k=None):"
-         " return True\n    return sizes.as_subclass(T), sizes.as_subclass(T)", "must return two tensors"),
+         " return True\n    return sizes.as_subclass(T), sizes.as_subclass(T)", "has no need of __torch_function__"),
         ("class L(list):\n        def __eq__(self, o): return True\n    return L([sizes, sizes])", "returned a L"),
         ("class B:\n        def __repr__(self): return 'x' * (1 << 40)\n        def __iter__(self):\n"
          "            while True: yield 1\n    return B()", "returned a B, not two tensors"),
@@ -461,8 +461,8 @@ def test_the_process_of_an_answer_knows_no_result_and_nobody_who_does(open_judge
         "course_kernels", "course_kernels.late_interpreter", "course_kernels.runtime",
         "course_kernels.testing", "course_kernels.testing.canaries",
         "gemm_course", "gemm_course.bfloat16", "gemm_course.isolation", "gemm_course.isolation.landlock",
-        "gemm_course.isolation.seccomp", "gemm_course.isolation.static_check", "gemm_course.runner",
-        "gemm_course.exercises", exercise.run, exercise.run.removesuffix(".run"),
+        "gemm_course.isolation.own_builtins", "gemm_course.isolation.seccomp", "gemm_course.isolation.static_check",
+        "gemm_course.runner", "gemm_course.exercises", exercise.run, exercise.run.removesuffix(".run"),
     }  # fmt: skip
     allowed |= {name for name in there if re.fullmatch(r"gemm_course\.runner\.\w+", name)}
     allowed |= {
@@ -790,6 +790,40 @@ def test_what_the_kernel_tells_python_code_in_other_launches_earns_nothing(judge
     assert re.search(r"column_sums is launched \d+ times: the given line launches it once", result.message)
 
 
+# Memory of this process as an array of objects: numpy believes what an object says of its own.
+VIEW = "view = {'data': (id(describe_groups) + 16, True), 'shape': (1,), 'typestr': '|O', 'version': 3}\n"
+OBJECT = "print('LEAKED', torch.zeros(1, dtype=torch.int64).numpy().choose([x])[0])"
+POKE = "@triton.jit\ndef peek(p, o):\n    tl.store(o, tl.load(p.to(tl.int64).to(tl.pointer_type(tl.int64))))\n\n"
+
+# The sizes of exercise 01 on the host, where no probe sees them.
+PROBED = """
+script = lambda: torch.CompilationUnit("def f(x: Tensor) -> List[int]:\\n    r: List[int] = x.tolist()\\n    return r")
+seen = []
+
+@triton.jit
+def tell(p, n: tl.constexpr):
+    for i in range(n):
+        seen.append(int(str(tl.load(p.to(tl.int64).to(tl.pointer_type(tl.int32)) + i)).strip("[]")))
+
+"""
+_VIEW = "{'_' * 2 + 'array_interface' + '_' * 2: {'data': (sizes.data_ptr(), True), 'shape': (len(sizes),), "
+_VIEW += "'typestr': '<i4', 'version': 3}}"
+READS_OF_SIZES = {
+    "a class of texts": f"host = (torch.zeros(1, dtype=torch.int32).numpy() + type('V', (), {_VIEW})()).tolist()",
+    "TorchScript": "host = script().f(sizes.to(torch.int64))",
+    "a kernel": "seen.clear(); tell[(1,)](sizes.data_ptr(), len(sizes)); host = list(seen)",
+}
+LOOP_OVER_ROWS = """
+    ends, group, total = [], [], 0
+    for g, size in enumerate(host):
+        total += size
+        ends.append(total)
+        group += [g] * size
+    group += [-1] * (total_m - total)
+    made = {"dtype": torch.int32, "device": sizes.device}
+    return torch.tensor(ends, **made), torch.tensor(group, **made)
+"""
+
 # Ways past the static check that were found: code that runs anything in the answer's process, by no refused name.
 WAYS_IN = {
     "a format string": 'try: "{0.__globals__[torch].sys.nope}".format(describe_groups)\n'
@@ -801,6 +835,22 @@ WAYS_IN = {
     "a traceback": "try: 1 / 0\nexcept ArithmeticError as error: print(error.with_traceback(None).__traceback__)",
     "a generator": "print((each for each in ()).gi_frame)",
     "a coroutine": "async def f(): pass\nprint(f().cr_frame.f_globals)",
+    "a class that numpy believes": VIEW + "x = type('V', (), {'__array_interface__': view})()\n" + OBJECT,
+    "a pattern in a class": VIEW
+    + "class V:\n    match view:\n        case __array_interface__: pass\nx = V()\n"
+    + OBJECT,
+    "torch's class of any attributes": VIEW + "x = torch.nn.ParameterDict({'__array_interface__': view})\n" + OBJECT,
+}
+# The same where nothing shows it before it runs.
+LATE = "'_' * 2 + 'array_interface' + '_' * 2"
+LATE_WAYS_IN = {
+    "a class of texts": VIEW + f"x = type('V', (), {{{LATE}: view}})()\n" + OBJECT,
+    "a class of a class": VIEW + f"x = type(int)('V', (), {{{LATE}: view}})()\n" + OBJECT,
+    "a class by map": VIEW + f"(x,) = map(type, 'V', [()], [{{{LATE}: view}}])\nx = x()\n" + OBJECT,
+    "a memo": "from copy import deepcopy\nmemo = {}\ndeepcopy([].append, memo)\nprint('LEAKED')",
+    "any address in a kernel": POKE + "o = torch.zeros(1, dtype=torch.int64)\npeek[(1,)](id(peek), o)\nprint('LEAKED')",
+    "the interpreter's globals": POKE + "o = torch.zeros(1, dtype=torch.int64)\npeek[(1,)](o, o)\n"
+    "print('LEAKED', inspect)",
 }
 
 
@@ -809,6 +859,29 @@ def test_a_way_past_the_static_check_is_closed_and_marked(judge, way):
     result = attack(judge, f"{RIGHT}\n{WAYS_IN[way]}")
     assert result.flagged is (way not in ("text from elsewhere", "map")), "of a text that is not known nobody knows"
     assert re.search("no need of|format", result.message)
+    assert result.points == 0
+
+
+@pytest.mark.parametrize("way", LATE_WAYS_IN)
+def test_a_way_that_shows_only_when_it_runs_is_closed(judge, way):
+    result = attack(judge, f"{RIGHT}\n{LATE_WAYS_IN[way]}")
+    assert "LEAKED" not in result.printed
+    assert (result.status, result.points) == ("failed", 0), result.text()
+
+
+@pytest.mark.parametrize("read", READS_OF_SIZES)
+def test_no_number_is_read_past_the_probes(judge, read):
+    source = f"{PROBED}def describe_groups(sizes, total_m):\n    {READS_OF_SIZES[read]}\n{LOOP_OVER_ROWS}"
+    result = attack(judge, source)
+    assert (result.status, result.points) == ("failed", 0), result.text()
+
+
+def test_the_record_of_a_helion_walk_cannot_be_wiped(judge):
+    (exercise,) = manifest.find("13")
+    solution = cells.of_notebook(ROOT / "solutions" / f"{exercise.name}.ipynb", exercise.function)
+    wipe = "    from copy import deepcopy\n    memo = {}\n    deepcopy(hl.grid, memo)\n    for worker in hl.grid("
+    result = attack(judge, solution.replace("    for worker in hl.grid(", wipe, 1), exercise)
+    assert (result.points, "deepcopy() takes 1" in result.message) == (0, True), result.text()
 
 
 def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):

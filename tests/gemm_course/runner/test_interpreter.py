@@ -135,5 +135,83 @@ def test_a_kernel_that_fails_leaves_the_language_as_it_was(prepared):
 def test_an_interpreter_of_another_make_is_left_alone(monkeypatch):
     monkeypatch.delattr(tritons, "_LangPatchScope")
     monkeypatch.setattr(tritons, "_patch_lang", print)
+    monkeypatch.delattr(tritons, "interpreter_semantic")
+    monkeypatch.delattr(tritons.InterpreterBuilder, "create_atomic_cas")
+    before = tritons.FunctionRewriter._compile_and_exec, tritons.InterpretedFunction.run
     interpreter.prepare_once()
+    interpreter.keep_its_globals()
+    interpreter.stay_in_tensors()
     assert tritons._patch_lang is print
+    assert (tritons.FunctionRewriter._compile_and_exec, tritons.InterpretedFunction.run) == before
+
+
+def test_a_launch_adds_nothing_to_a_kernels_globals_but_what_it_needs(monkeypatch):
+    monkeypatch.setattr(tritons.FunctionRewriter, "_compile_and_exec", tritons.FunctionRewriter._compile_and_exec)
+    monkeypatch.setattr(tritons.InterpretedFunction, "rewritten_fn", {})
+    for name in vars(tritons).keys() & globals().keys() - {"tl", "triton"}:  # of earlier launches
+        if globals()[name] is getattr(tritons, name) and not name.startswith("__"):
+            monkeypatch.delitem(globals(), name)
+    interpreter.keep_its_globals()
+    before, x = {*globals()}, torch.arange(8.0)
+    add_kernel[(1,)](x, False)
+    assert torch.equal(x, torch.arange(8.0) * 8)
+    assert {*globals()} - before == {"interpreter_semantic"}
+
+
+@triton.jit
+def at_an_address(there, offset):
+    place = there.to(tl.int64).to(tl.pointer_type(tl.int64)) + offset
+    tl.store(place, tl.load(place) + 1)
+
+
+@triton.jit
+def exchange_at(there, offset):
+    tl.atomic_cas(there.to(tl.int64).to(tl.pointer_type(tl.int64)) + offset, 5, 7)
+
+
+@triton.jit
+def add_at(there, offset):
+    tl.atomic_add(there.to(tl.int64).to(tl.pointer_type(tl.int64)) + offset, 1)
+
+
+@triton.jit
+def by_descriptor(there, ROWS: tl.constexpr):
+    table = tl.make_tensor_descriptor(there, [ROWS, 4], [4, 1], [4, 4])
+    table.store([0, 0], table.load([0, 0]) + 1)
+
+
+@triton.jit
+def masked(there):
+    place = there + tl.arange(0, 8)
+    tl.store(place, tl.load(place, mask=tl.arange(0, 8) < 3) + 1, mask=tl.arange(0, 8) < 3)
+
+
+@pytest.fixture
+def bounded(monkeypatch):
+    for name in interpreter.ACCESSES:
+        monkeypatch.setattr(tritons.InterpreterBuilder, name, getattr(tritons.InterpreterBuilder, name))
+    monkeypatch.setattr(tritons.InterpretedFunction, "run", tritons.InterpretedFunction.run)
+    interpreter.stay_in_tensors()
+    interpreter.stay_in_tensors()  # a second time changes nothing
+
+
+@pytest.mark.parametrize("kernel", [at_an_address, exchange_at, add_at])
+def test_a_kernel_reaches_the_memory_of_its_tensors_alone(bounded, kernel):
+    x = torch.full((8,), 5, dtype=torch.int64)
+    kernel[(1,)](x[4:], -1)  # the tensor's memory is that of all of x
+    assert x[3] > 5
+    for there, offset in ((x, 8), (x, -1), (x.data_ptr(), 0)):
+        with pytest.raises(tritons.InterpreterError, match="reaches the tensors that its launch is given"):
+            kernel[(1,)](there, offset)
+    assert x.sum() == x[3] + 7 * 5
+
+
+def test_masks_and_descriptors_stay_in_the_tensors_of_a_launch_too(bounded):
+    x = torch.zeros(3)
+    masked[(1,)](x)
+    assert x.tolist() == [1, 1, 1]
+    x = torch.zeros(4, 4)
+    by_descriptor[(1,)](x, 3)
+    assert x.sum(1).tolist() == [4, 4, 4, 0]
+    with pytest.raises(tritons.InterpreterError, match="reaches the tensors"):
+        by_descriptor[(1,)](torch.zeros(2, 4), 3)

@@ -46,6 +46,13 @@ def update(target, rows, stride, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def exchange_at(target, address):
+    """Puts 7 in the place of 5 at any address, and notes what it found."""
+    found = tl.atomic_cas(address.to(tl.pointer_type(tl.int64)), 5, 7)
+    tl.store(target, found.to(tl.float32))
+
+
+@triton.jit
 def load_one(source, target, default: tl.constexpr):
     """A single element, masked off."""
     tl.store(target, tl.load(source, mask=tl.program_id(0) > 0, other=default))
@@ -216,6 +223,16 @@ def test_of_a_single_masked_element_nobody_knows_whether_it_has_a_default(defaul
         load_one[(1,)](source, target, default)
     assert [event["kind"] for event in watch.report()["events"]] == ["unread"]
     assert target.item() == default
+
+
+def test_an_exchange_outside_of_the_matrices_is_not_carried_out():
+    watch, box = probes.Watch(__file__), torch.full((2,), 5, dtype=torch.int64)
+    target = watch.output("C", (1, 1), torch.float32)
+    with watch:
+        exchange_at[(1,)](target, box.data_ptr())
+    assert box.tolist() == [5, 5]
+    assert target.item() == 0
+    assert [event["kind"] for event in watch.report()["events"]] == ["store"]
 
 
 def test_everything_of_the_interpreters_is_put_back():

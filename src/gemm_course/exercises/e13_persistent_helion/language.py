@@ -93,11 +93,15 @@ class Language:
 LANGUAGE = Language()
 
 
+def _grid(*bounds, **more) -> Iterator[int]:
+    return LANGUAGE.grid(*bounds, **more)
+
+
 class Given:
     """What an answer has as ``hl``: it counts, and leads to nothing that was noted."""
 
     constexpr = int
-    grid = staticmethod(LANGUAGE.grid)
+    grid = staticmethod(_grid)  # a bound method would hold what was noted
 
     def __getattr__(self, name: str):
         raise AttributeError(f"this walk needs nothing of hl but hl.grid: the check knows no hl.{name}")

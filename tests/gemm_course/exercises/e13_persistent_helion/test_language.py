@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -65,6 +67,13 @@ def test_a_loop_that_is_left_is_closed():
 def test_mistakes_are_named(call, error, says):
     with pytest.raises(error, match=says):
         call(Language())
+
+
+def test_what_an_answer_has_leads_to_no_note_of_its_walk():
+    for each in (language.Given(), language.Given().grid, language.counting, COUNT_TILE_ROWS, language.COMPUTE_TILE):
+        memo = {}
+        copy.deepcopy(each, memo)
+        assert not any(isinstance(kept, Language) for kept in [*memo.values(), *memo.get(id(memo), [])])
 
 
 def test_numbers_that_are_none_come_back_as_names():
