@@ -9,6 +9,7 @@ from gemm_course.exercises.manifest import Exercise
 from gemm_course.grading import gradescope
 from gemm_course.grading.grades import Grade, Penalty, by_student, total
 from gemm_course.grading.submissions import Submission
+from gemm_course.judging.results import Result
 
 FILE = gradescope.FEEDBACK
 IDENTICAL = ("exercise", "same", "students")
@@ -16,15 +17,24 @@ SAME_TEXT, SAME_CODE = "text", "code, with other names, comments or layout"
 
 
 def text(student: str, grades: Sequence[Grade], penalty: Penalty) -> str:
-    """Everything that the checks say to one student: each exercise as `course check` shows it, and the total."""
+    """Everything that the checks say to one student: each exercise as `course check` shows it, and the total.
+
+    Only titles and points begin a line: messages hold text of the answers', and are indented.
+    """
     points, possible, note = total(student, grades, penalty)
     parts = [f"{student}: {points:g} of {possible} points ({note})"]
     for grade in grades:
         if grade.result is None:
             parts.append(f"Exercise {grade.exercise.id} · {grade.exercise.title}\n{grade.status}: {grade.message}")
         else:
-            parts.append(grade.result.text() + (f"\n\n{grade.note}" if grade.note else ""))
+            parts.append("\n".join(_lines(grade.result)) + (f"\n\n{grade.note}" if grade.note else ""))
     return "\n\n\n".join(parts) + "\n"
+
+
+def _lines(result: Result) -> Iterator[str]:
+    for kind, line in result.lines():
+        indent = "" if kind in ("title", "total") else "  "
+        yield from (f"{indent}{part}".rstrip() for part in line.splitlines() or [""])
 
 
 def write(folder: Path, grades: Iterable[Grade], penalty: Penalty) -> None:

@@ -75,6 +75,8 @@ def discover(folder: Path, exercises: Sequence[Exercise], ignore: Collection[Pat
         path = folder / name
         link = path.is_symlink()
         if archives.is_ignored(name) or (not link and path.resolve() in ignored):
+            if _is_hidden_work(path):
+                unrecognized.append(name)
             continue
         if path.is_dir() and not link:
             text = as_text(name)
@@ -91,6 +93,12 @@ def discover(folder: Path, exercises: Sequence[Exercise], ignore: Collection[Pat
     similar = [names for names in looks.values() if len(names) > 1]
     merged = [who for who, paths in entries.items() if len(paths) > 1 and any(map(_holds_several, paths))]
     return Entries(dict(sorted(entries.items())), unrecognized, sorted(alike), sorted(merged), similar)
+
+
+def _is_hidden_work(path: Path) -> bool:
+    """True for a notebook or archive that is hidden, such as `.zip`, and is no file of a Mac's beside another one."""
+    hidden = path.name.startswith(".") and not path.name.startswith("._")
+    return hidden and archives.file_kind(path.name) != archives.OTHER and not path.is_dir()
 
 
 def _holds_several(path: Path) -> bool:

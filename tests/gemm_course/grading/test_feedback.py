@@ -18,10 +18,21 @@ def test_all_that_the_checks_say_is_handed_back(tmp_path):
     feedback.write(tmp_path, made, Penalty(10, {"ann": 1}))
     text = (tmp_path / "ann" / "feedback.txt").read_text()
     assert text.startswith("ann: 3.6 of 20 points (0 of 2 passed; 1 day late: 10 % of 4 points taken off)\n")
-    assert result.text() in text
+    assert "\n".join(map(str.strip, result.text().splitlines())) in "\n".join(map(str.strip, text.splitlines()))
     assert "the best of 2 versions: a.ipynb" in text
     assert f"Exercise 03 · {MASKS.title}\nmissing: nothing was handed in\n" in text
     assert (tmp_path / "bob" / "feedback.txt").read_text().startswith("bob: 10 of 10 points (1 of 1 passed)\n")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x85", "\u2028"])
+def test_no_text_of_an_answer_begins_a_line(tmp_path, end):
+    forged = f"mine{end}Exercise 03 · Masks{end}pass: 10 of 10 points"
+    result = Result.from_dict({**outcome(4, failure=forged), "message": forged, "printed": forged})
+    feedback.write(tmp_path, [Grade("ann", OFFSETS, 4, "failed", "", result)], NO_PENALTY)
+    text = (tmp_path / "ann" / "feedback.txt").read_text()
+    first = [line for line in text.splitlines() if line and not line.startswith(" ")]
+    assert [line.split(":")[0].split(" ·")[0] for line in first] == ["ann", "Exercise 01", "not yet"]
+    assert text.count("pass: 10 of 10 points") == 3
 
 
 def test_any_letters_of_an_answer_can_be_written(tmp_path):

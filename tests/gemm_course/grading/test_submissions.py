@@ -43,6 +43,13 @@ def test_what_marks_a_copy_is_no_students_name(tmp_path, name, student):
     assert students(tmp_path) == [student]
 
 
+def test_hidden_work_is_told_and_not_graded(tmp_path):
+    names = ["...zip", ".01_offsets.ipynb", ".zip", "._ann.zip", ".DS_Store", ".x.ipynb/a", "ann.zip"]
+    hand_in(tmp_path, dict.fromkeys(names, b""))
+    found = submissions.discover(tmp_path, manifest.exercises())
+    assert (found.unrecognized, list(found.students)) == (["...zip", ".01_offsets.ipynb", ".zip"], ["ann"])
+
+
 def test_what_cannot_be_seen_in_a_name_is_shown(tmp_path):
     names = (
         "zero width",
