@@ -76,8 +76,11 @@ NAMES = {
     "open", "quit", "setattr", "vars",
     "interpreter_semantic",  # which Triton's interpreter puts among the globals of a kernel
 }  # fmt: skip
-# Functions of torch and Triton for files, other programs, kernels from elsewhere.
-_FUNCTIONS = {"load", "save", "compile", "from_file", "get_device_module", "JITFunction"}
+# Functions of torch and Triton for files, other programs, kernels from elsewhere; and what switches off our modes.
+_FUNCTIONS = {
+    "load", "save", "compile", "from_file", "get_device_module", "JITFunction", "DisableTorchFunction",
+    "DisableTorchFunctionSubclass",
+}  # fmt: skip
 # The attributes of frames and of what holds them: `tb_frame`, `gi_frame`, `f_globals`, `co_consts`.
 _FRAME_TYPES = (FrameType, TracebackType, GeneratorType, CoroutineType, AsyncGeneratorType, CodeType)
 _OF_FRAMES = {
@@ -89,6 +92,7 @@ _ATTRIBUTES = _OF_FRAMES | {
     "obj", "get_capture_scope", "add_pre_run_hook", "pre_run_hooks", "rewriter", "rewritten_fn", "handle", "builder",
     "semantic", "from_file", "tofile", "os", "sys", "builtins", "importlib", "ctypes", "subprocess", "modules", "bltns",
     "compile", "used_global_vals",
+    "numpy",  # its arrays take any number for the address of an object: ndarray(1, "O", numbers)
 }  # fmt: skip
 # What numpy, torch and copy ask an object about its memory, and how to make it.
 _PROTOCOLS = {

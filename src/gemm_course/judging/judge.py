@@ -25,8 +25,9 @@ files are closed to it. Assume that an answer runs any code there. It can still 
 - "compiles": its points. Another process compiles the same source, without inputs. It has to define the same there.
 - On a GPU: nothing. There are no probes, but what runs there has run in the interpreter, whose verdict counts first.
 
-All but the first need code that gets past the static check, and none is worth points alone: where no number is right,
-examiners give none.
+All but the first need code that gets past the static check and the builtins of an answer (see `own_builtins`), into
+the insides of Python. No number can show them: whoever is there reads the true inputs, which kernels must find in that
+process, and computes from them. None is worth points alone: where no number is right, examiners give none.
 """
 
 from __future__ import annotations

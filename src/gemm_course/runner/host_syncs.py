@@ -12,6 +12,7 @@ the function that the learner called, and computes no values, so every answer wo
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -44,6 +45,7 @@ _SIZED = {
 _MOVES = {"to", "copy_", "type", "type_as", "asarray", "tensor", "as_tensor"}
 # On a CPU these read values that they do not read on a GPU: the number beside a mask, and whether classes are in range.
 _READS_ON_CPU_ALONE = {"__setitem__", "one_hot"}
+_OUT_OF_RANGE = re.compile("out of (bounds|range)")
 # Operators whose kernels read a tensor in the place of a number, and that argument's place.
 _READ_BY_KERNELS = {
     torch.ops.aten._local_scalar_dense.default: 0,
@@ -102,6 +104,10 @@ class _Functions(TorchFunctionMode):
             self._note(what)
         try:
             result = function(*args, **kwargs)
+        except (IndexError, RuntimeError) as error:
+            if sources and _OUT_OF_RANGE.search(str(error)):
+                self._note(f"{name}() has an index out of range, which ends the program on a GPU")
+            raise
         finally:
             self._inside = ""
         moved = name in _MOVES and bool(sources) and isinstance(result, torch.Tensor) and not self._on_gpu(result)
@@ -151,6 +157,8 @@ def _why(name: str, args, kwargs, tensors: Callable) -> str | None:
         return "repeat_interleave() without output_size has to know the sizes to make its result"
     if name in ("__getitem__", "__setitem__", "index_put", "index_put_"):
         return _why_index((*args, *kwargs.values()), tensors)
+    if name == "sparse_coo_tensor" and "size" not in kwargs and len(args) < 3:
+        return "sparse_coo_tensor() without a size has to know the largest index"
     if name == "where" and len(args) + len(kwargs) == 1:
         return "where() with a condition alone has to count it to make its result"
     if name == "one_hot" and len(args) + len(kwargs) == 1:

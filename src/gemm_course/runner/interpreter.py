@@ -92,6 +92,16 @@ def keep_its_globals() -> None:
     rewriter._compile_and_exec = compile_and_exec
 
 
+def check_handles(*handles) -> None:
+    """Raise TypeError unless these are the interpreter's own blocks of numbers, or None: others could change."""
+    from triton.runtime.interpreter import TensorHandle
+
+    for each in handles:
+        data = each.data if type(each) is TensorHandle else each
+        if each is not None and type(data) is not np.ndarray:
+            raise TypeError("a kernel's pointers, values and masks are made by Triton")
+
+
 def stay_in_tensors() -> None:
     """From now on, a kernel reaches no memory but that of the tensors which its launch was given.
 
@@ -117,6 +127,7 @@ def stay_in_tensors() -> None:
     def bounded(access, first: int, masked_by: int | None):
         def bounded_access(self, *arguments, **options):
             pointers = arguments[first]
+            check_handles(*arguments[first : first + 3])
             addresses = np.atleast_1d(np.asarray(pointers.data)).astype(np.int64)
             if masked_by is not None:
                 mask = arguments[masked_by]

@@ -22,7 +22,7 @@ import torch
 from course_kernels import runtime
 from course_kernels.testing.canaries import poisoned
 from gemm_course.runner import masks
-from gemm_course.runner.interpreter import ACCESSES
+from gemm_course.runner.interpreter import ACCESSES, check_handles
 from gemm_course.runner.regions import MARGIN, Region
 
 _MAX_EVENTS = 40
@@ -153,6 +153,7 @@ class Watch:
         pointers_of, execute = TensorDescHandle.materialize_pointers, InterpretedFunction.run
 
         def masked_load(builder, ptrs, mask, other, *rest, **options):
+            check_handles(other)
             allowed, handle = self._look("load", builder, ptrs, mask)
             result = self._carry_out(load, builder, ptrs, handle, other, *rest, **options)
             # The interpreter takes a single `other=0` for none at all, so of one element the source says which it is.
@@ -162,14 +163,17 @@ class Watch:
             return result
 
         def masked_store(builder, ptrs, value, mask, *rest, **options):
+            check_handles(value)
             _, handle = self._look("store", builder, ptrs, mask)
             return self._carry_out(store, builder, ptrs, value, handle, *rest, **options)
 
         def atomic_rmw(builder, operation, ptrs, value, mask, *rest, **options):
+            check_handles(value)
             _, handle = self._look("atomic", builder, ptrs, mask)
             return self._carry_out(update, builder, operation, ptrs, value, handle, *rest, **options)
 
         def atomic_cas(builder, ptrs, *rest, **options):
+            check_handles(*rest[:2])
             # It has no mask that could keep it from a place outside: it gets another place there.
             allowed, _ = self._look("atomic", builder, ptrs, np.ones(np.shape(ptrs.data), dtype=bool))
             aside = np.zeros(1, dtype=np.int64)
@@ -204,6 +208,7 @@ class Watch:
 
         A descriptor's access arrives here, too, with its bounds as the mask: a plain array before Triton 3.9.
         """
+        check_handles(ptrs, mask)
         by_descriptor = ptrs is self._descriptors_pointers
         addresses = np.atleast_1d(np.asarray(ptrs.data))
         active = np.broadcast_to(np.asarray(mask.data, dtype=bool), addresses.shape)

@@ -106,6 +106,8 @@ BINDS = (
         ("from torch.nn import Module", "no need of torch.nn.Module"),
         ("c = torch.CompilationUnit('')", "no need of .CompilationUnit"),
         ("from torch import ScriptFunction", "cannot import ScriptFunction"),
+        ("with torch.DisableTorchFunction(): pass", "no need of .DisableTorchFunction"),
+        ("torch.ones(1).numpy()", "no need of .numpy"), ("f = torch.Tensor.numpy", "no need of .numpy"),
         ("interpreter_semantic", "no need of interpreter_semantic"),
         *((f"class V:\n    {binds}", "has no need of __array_interface__") for binds in BINDS),
         ("type('V', (), {'__array_interface__': 1})", "has no need of __array_interface__"),

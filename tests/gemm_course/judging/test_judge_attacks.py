@@ -183,6 +183,7 @@ def test_what_holds_for_anything_earns_nothing(judge, exercise):
         "torch.empty(len(sizes), dtype=sizes.dtype).copy_(sizes)",
         "sizes.clamp(max=4).to(torch.zeros(1))",
         "torch.movedim(rows.view(1, -1), sizes[0] * 0, 1)",
+        "torch.sparse_coo_tensor(sizes[:1].view(1, 1).long(), sizes[:1])",
     ],
 )
 def test_no_way_to_the_host_goes_unseen(judge, line):
@@ -190,6 +191,13 @@ def test_no_way_to_the_host_goes_unseen(judge, line):
     (device,) = (each for each in result.properties if each.name == "device")
     assert device.message.startswith("line 5: "), result.text()
     assert result.points == OFFSETS.points - device.points
+
+
+def test_an_error_that_says_a_number_goes_to_the_host(judge):
+    asks = "try: rows.take(sizes[:1].long() + 10**6)\n    except IndexError: pass\n    group ="
+    result = judge.check(OFFSETS, RIGHT.replace("group =", asks))
+    (device,) = (each for each in result.properties if each.status == "fail")
+    assert (device.name, "index out of range" in device.message) == ("device", True), result.text()
 
 
 @pytest.mark.parametrize(
@@ -795,9 +803,30 @@ VIEW = "view = {'data': (id(describe_groups) + 16, True), 'shape': (1,), 'typest
 OBJECT = "print('LEAKED', torch.zeros(1, dtype=torch.int64).numpy().choose([x])[0])"
 POKE = "@triton.jit\ndef peek(p, o):\n    tl.store(o, tl.load(p.to(tl.int64).to(tl.pointer_type(tl.int64))))\n\n"
 
+# Pointers of its own, which could be others at the next look.
+HANDLE = """
+there = torch.full((1,), 7, dtype=torch.int64)
+
+class Block:
+    dtype = tl.pointer_type(tl.int64)
+
+    @property
+    def data(self):
+        return there.data_ptr()
+
+    def get_element_ty(self):
+        return tl.int64
+
+@triton.jit
+def peek(p, BLOCK: tl.constexpr):
+    return tl.load(tl.tensor(BLOCK, tl.pointer_type(tl.int64)))
+
+peek[(1,)](there, Block())
+print("LEAKED")
+"""
 # The sizes of exercise 01 on the host, where no probe sees them.
 PROBED = """
-script = lambda: torch.CompilationUnit("def f(x: Tensor) -> List[int]:\\n    r: List[int] = x.tolist()\\n    return r")
+script = lambda: torch.CompilationUnit("def f(x: Tensor) -> List[int]:\\n    r: List[int] = x.tolist()\\n    return r\\n")
 seen = []
 
 @triton.jit
@@ -811,6 +840,7 @@ _VIEW += "'typestr': '<i4', 'version': 3}}"
 READS_OF_SIZES = {
     "a class of texts": f"host = (torch.zeros(1, dtype=torch.int32).numpy() + type('V', (), {_VIEW})()).tolist()",
     "TorchScript": "host = script().f(sizes.to(torch.int64))",
+    "torch's modes switched off": "with torch.DisableTorchFunction(): host = sizes.tolist()",
     "a kernel": "seen.clear(); tell[(1,)](sizes.data_ptr(), len(sizes)); host = list(seen)",
 }
 LOOP_OVER_ROWS = """
@@ -847,8 +877,11 @@ LATE_WAYS_IN = {
     "a class of texts": VIEW + f"x = type('V', (), {{{LATE}: view}})()\n" + OBJECT,
     "a class of a class": VIEW + f"x = type(int)('V', (), {{{LATE}: view}})()\n" + OBJECT,
     "a class by map": VIEW + f"(x,) = map(type, 'V', [()], [{{{LATE}: view}}])\nx = x()\n" + OBJECT,
+    "numpy's view of numbers as objects": "a = torch.tensor([id(print)]).numpy()\nprint('LEAKED', type(a)(1, 'O', a))",
+    "the bytes of an array of objects": "a = torch.zeros(1).numpy().astype('O')\nb = a.data.cast('B')\nprint('LEAKED')",
     "a memo": "from copy import deepcopy\nmemo = {}\ndeepcopy([].append, memo)\nprint('LEAKED')",
     "any address in a kernel": POKE + "o = torch.zeros(1, dtype=torch.int64)\npeek[(1,)](id(peek), o)\nprint('LEAKED')",
+    "a pointer that changes": HANDLE,
     "the interpreter's globals": POKE + "o = torch.zeros(1, dtype=torch.int64)\npeek[(1,)](o, o)\n"
     "print('LEAKED', inspect)",
 }
