@@ -330,7 +330,8 @@ class _Reader:
     def _attribute(self, node: ast.Attribute) -> str | None:
         subscript = node.attr == "__getitem__" and isinstance(node.ctx, ast.Load)  # as a function, such as a `key`
         if (node.attr.startswith("_") and not subscript) or node.attr in _ATTRIBUTES:
-            return f"an answer has no need of .{node.attr}"
+            instead = ": .tolist() gives Python's numbers" if node.attr == "numpy" else ""
+            return f"an answer has no need of .{node.attr}{instead}"
         if problem := _format_problem(node):
             return problem
         parent = self._module(node.value)

@@ -107,7 +107,7 @@ BINDS = (
         ("c = torch.CompilationUnit('')", "no need of .CompilationUnit"),
         ("from torch import ScriptFunction", "cannot import ScriptFunction"),
         ("with torch.DisableTorchFunction(): pass", "no need of .DisableTorchFunction"),
-        ("torch.ones(1).numpy()", "no need of .numpy"), ("f = torch.Tensor.numpy", "no need of .numpy"),
+        ("torch.ones(1).numpy()", "no need of .numpy: .tolist()"), ("f = torch.Tensor.numpy", "no need of .numpy"),
         ("interpreter_semantic", "no need of interpreter_semantic"),
         *((f"class V:\n    {binds}", "has no need of __array_interface__") for binds in BINDS),
         ("type('V', (), {'__array_interface__': 1})", "has no need of __array_interface__"),

@@ -826,7 +826,8 @@ print("LEAKED")
 """
 # The sizes of exercise 01 on the host, where no probe sees them.
 PROBED = """
-script = lambda: torch.CompilationUnit("def f(x: Tensor) -> List[int]:\\n    r: List[int] = x.tolist()\\n    return r\\n")
+code = "def f(x: Tensor) -> List[int]:\\n    r: List[int] = x.tolist()\\n    return r\\n"
+script = lambda: torch.CompilationUnit(code)
 seen = []
 
 @triton.jit

@@ -244,7 +244,7 @@ def test_an_answer_runs_where_it_would_use_a_gpu(gpu_judge, monkeypatch):
         ("torch.zeros(1) + 'x'", "on the GPU: line 5: TypeError"),
         ("__import__('os').fork()", "no process to start"),
         ("__import__('os').kill(__import__('os').getppid(), 9)", "no process to start"),
-        (f"open({str(Path(__file__))!r}).read()", "no file to open"),
+        (f"__import__('io').open({str(Path(__file__))!r}).read()", "no file to open"),
         ("__import__('os')._exit(0)", "ended its own process"),
         ("bytearray(9 << 30)", "wants more memory"),
     ],
