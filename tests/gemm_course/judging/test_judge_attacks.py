@@ -824,25 +824,15 @@ def peek(p, BLOCK: tl.constexpr):
 peek[(1,)](there, Block())
 print("LEAKED")
 """
-# The sizes of exercise 01 on the host, where no probe sees them.
-PROBED = """
-code = "def f(x: Tensor) -> List[int]:\\n    r: List[int] = x.tolist()\\n    return r\\n"
-script = lambda: torch.CompilationUnit(code)
-seen = []
 
-@triton.jit
-def tell(p, n: tl.constexpr):
-    for i in range(n):
-        seen.append(int(str(tl.load(p.to(tl.int64).to(tl.pointer_type(tl.int32)) + i)).strip("[]")))
-
-"""
+# Lines that read the sizes of exercise 01 on the host, where no probe sees them; and what refuses them.
+CODE = r"'def f(x: Tensor) -> List[int]:\n    r: List[int] = x.tolist()\n    return r\n'"
 _VIEW = "{'_' * 2 + 'array_interface' + '_' * 2: {'data': (sizes.data_ptr(), True), 'shape': (len(sizes),), "
 _VIEW += "'typestr': '<i4', 'version': 3}}"
 READS_OF_SIZES = {
-    "a class of texts": f"host = (torch.zeros(1, dtype=torch.int32).numpy() + type('V', (), {_VIEW})()).tolist()",
-    "TorchScript": "host = script().f(sizes.to(torch.int64))",
-    "torch's modes switched off": "with torch.DisableTorchFunction(): host = sizes.tolist()",
-    "a kernel": "seen.clear(); tell[(1,)](sizes.data_ptr(), len(sizes)); host = list(seen)",
+    f"host = (torch.zeros(1, dtype=torch.int32).numpy() + type('V', (), {_VIEW})()).tolist()": ".numpy",
+    f"host = torch.CompilationUnit({CODE}).f(sizes.to(torch.int64))": ".CompilationUnit",
+    "with torch.DisableTorchFunction(): host = sizes.tolist()": ".DisableTorchFunction",
 }
 LOOP_OVER_ROWS = """
     ends, group, total = [], [], 0
@@ -875,17 +865,24 @@ WAYS_IN = {
 # The same where nothing shows it before it runs.
 LATE = "'_' * 2 + 'array_interface' + '_' * 2"
 LATE_WAYS_IN = {
-    "a class of texts": VIEW + f"x = type('V', (), {{{LATE}: view}})()\n" + OBJECT,
-    "a class of a class": VIEW + f"x = type(int)('V', (), {{{LATE}: view}})()\n" + OBJECT,
-    "a class by map": VIEW + f"(x,) = map(type, 'V', [()], [{{{LATE}: view}}])\nx = x()\n" + OBJECT,
-    "numpy's view of numbers as objects": "a = torch.tensor([id(print)]).numpy()\nprint('LEAKED', type(a)(1, 'O', a))",
-    "the bytes of an array of objects": "a = torch.zeros(1).numpy().astype('O')\nb = a.data.cast('B')\nprint('LEAKED')",
-    "a memo": "from copy import deepcopy\nmemo = {}\ndeepcopy([].append, memo)\nprint('LEAKED')",
-    "any address in a kernel": POKE + "o = torch.zeros(1, dtype=torch.int64)\npeek[(1,)](id(peek), o)\nprint('LEAKED')",
-    "a pointer that changes": HANDLE,
-    "the interpreter's globals": POKE + "o = torch.zeros(1, dtype=torch.int64)\npeek[(1,)](o, o)\n"
-    "print('LEAKED', inspect)",
-}
+    "a class of texts": (VIEW + f"x = type('V', (), {{{LATE}: view}})()\nprint('LEAKED')", "takes 1 positional"),
+    "a class of a class": (VIEW + f"x = type(int)('V', (), {{{LATE}: view}})()\nprint('LEAKED')", "type of a class"),
+    "a class by map": (VIEW + f"(x,) = map(type, 'V', [()], [{{{LATE}: view}}])\nprint('LEAKED')", "1 positional"),
+    "numpy's view of numbers as objects": (
+        "a = torch.tensor([id(print)]).numpy()\nprint('LEAKED', type(a)(1, 'O', a))", "no need of .numpy",
+    ),
+    "the bytes of an array of objects": (
+        "a = torch.zeros(1).numpy().astype('O')\nb = a.data.cast('B')\nprint('LEAKED')", "no need of .numpy",
+    ),
+    "a memo": ("from copy import deepcopy\nmemo = {}\ndeepcopy([].append, memo)\nprint('LEAKED')", "1 positional"),
+    "any address in a kernel": (
+        POKE + "o = torch.zeros(1, dtype=torch.int64)\npeek[(1,)](id(peek), o)\nprint('LEAKED')", "outside of them",
+    ),
+    "a pointer of its own making": (HANDLE, "made by Triton"),
+    "the interpreter's globals": (
+        POKE + "o = torch.zeros(1, dtype=torch.int64)\npeek[(1,)](o, o)\nprint('LEAKED', inspect)", "'inspect' is not",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("way", WAYS_IN)
@@ -898,16 +895,17 @@ def test_a_way_past_the_static_check_is_closed_and_marked(judge, way):
 
 @pytest.mark.parametrize("way", LATE_WAYS_IN)
 def test_a_way_that_shows_only_when_it_runs_is_closed(judge, way):
-    result = attack(judge, f"{RIGHT}\n{LATE_WAYS_IN[way]}")
-    assert "LEAKED" not in result.printed
-    assert (result.status, result.points) == ("failed", 0), result.text()
+    source, says = LATE_WAYS_IN[way]
+    result = attack(judge, f"{RIGHT}\n{source}")
+    assert (result.status, result.points, "LEAKED" in result.printed) == ("failed", 0, False), result.text()
+    assert says in result.message
 
 
-@pytest.mark.parametrize("read", READS_OF_SIZES)
-def test_no_number_is_read_past_the_probes(judge, read):
-    source = f"{PROBED}def describe_groups(sizes, total_m):\n    {READS_OF_SIZES[read]}\n{LOOP_OVER_ROWS}"
-    result = attack(judge, source)
+@pytest.mark.parametrize("line", READS_OF_SIZES)
+def test_no_number_is_read_past_the_probes(judge, line):
+    result = attack(judge, f"{HEAD}{line}\n{LOOP_OVER_ROWS}")
     assert (result.status, result.points) == ("failed", 0), result.text()
+    assert f"no need of {READS_OF_SIZES[line]}" in result.message
 
 
 def test_the_record_of_a_helion_walk_cannot_be_wiped(judge):
