@@ -13,8 +13,12 @@ from gemm_course.judging.causes import BELOW, Causes, Observed
 from gemm_course.judging.panels import panel
 
 # Relative. A float32 softmax of these rows is off by 2e-6 at most, the exponent's rounding times its size. With any
-# float16 number in it, some element of every input is off by 1e-4 or more.
-TOLERANCE, OF_HALF = 2e-5, 1e-2
+# float16 number in it, some element of every input of small numbers is off by 1e-4 or more.
+TOLERANCE, OF_HALF, AT_LEAST_OF_HALF = 2e-5, 1e-2, 8e-5
+# Relative, times a row's largest |x|. exp2(x * log2(e) - maximum * log2(e)) rounds two products in float32, each by at
+# most 2^-24 of itself. So a numerator is off by |x| 2^-23, and so is the sum. exp(x - (maximum + log(sum))) rounds one
+# such number.
+OF_PRODUCTS = 2.0**-22
 TINY = 1e-37  # smaller numbers may be 0 in float32
 OVERFLOWS, VANISHES = 88.8, -104.0  # exp of more is infinite in float32, and of less 0
 
@@ -27,9 +31,8 @@ def draw(rng: random.Random) -> list[Case]:
     """
 
     def logits(m, n, low=-4.0, high=4.0):
-        # Multiples of 1/8, all exact in float16.
-        steps = torch.tensor([[rng.randint(int(8 * low), int(8 * high)) for _ in range(n)] for _ in range(m)])
-        return (steps / 8).half()
+        # All 11 bits of float16: most differences need more, so a difference in float16 is another number.
+        return torch.tensor([[rng.uniform(low, high) for _ in range(n)] for _ in range(m)], dtype=torch.float64).half()
 
     def case(x, block_m, *checks):
         (m, n), block_n = x.shape, 1 << (x.shape[1] - 1).bit_length()
@@ -58,7 +61,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     """Assign the probes' events to the masks; then compare Y, also with the results of likely mistakes."""
     x, y = case.inputs["x"].double(), ran.outputs["Y"]
     want, block = torch.softmax(x, dim=1), (case.inputs["block_m"], case.expected["block_n"])
-    right = _close(y.values.double(), want)
+    right = _close(y.values.double(), want, tolerance(x))
     picture = [panel(y, want, block, "your Y", right=right, reach=8)]
     text = diagnosis.tiles(y, want, block, right)
     check, why = _why(x, y, want, block, ran) if text else (None, "")
@@ -81,19 +84,24 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         yield Finding(check, why, picture)
 
 
-def _close(got, want, relative: float = TOLERANCE, absolute: float = TINY) -> torch.Tensor:
+def tolerance(x) -> torch.Tensor:
+    """How far an element of each row may be off, relative to it; (rows, 1)."""
+    return TOLERANCE + OF_PRODUCTS * x.abs().amax(1, keepdim=True)
+
+
+def _close(got, want, relative: float | torch.Tensor = TOLERANCE, absolute: float = TINY) -> torch.Tensor:
     """True where two matrices agree; never at infinity or NaN."""
     return want.isfinite() & ((got - want).abs() <= relative * want.abs() + absolute)
 
 
 def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, Causes]:
     """The check that a wrong Y breaks ("*": all), and a likely mistake, if one is known."""
-    got, written = y.values.double(), ~y.missing
+    got, written, most = y.values.double(), ~y.missing, tolerance(x)
     if not written.any():
         return "*", ""
     if stride := diagnosis.wrong_stride(ran):
         return "rows", stride
-    if _close(got, want)[written].all() or (not ran.events and not written.any(0).all()):
+    if _close(got, want, most)[written].all() or (not ran.events and not written.any(0).all()):
         return "rows", _never_written(written, y.counts, block)
     loads = [event for event in ran.events if event.kind != "store"]
     if not loads:
@@ -113,7 +121,8 @@ def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, Causes]:
                 f"the sums are wrong: each element outside of X counts as {value:.3g} and adds exp({value:.3g}). "
                 'With `other=float("-inf")` it adds exp(-inf) = 0'
             )
-    if _close(got, want, OF_HALF, 2e-7)[written].all():
+    coarse = _close(got, want, OF_HALF, 2e-7)[written].all()
+    if coarse and not _close(got, want, most.clamp(min=AT_LEAST_OF_HALF))[written].all():
         return "rows", (
             "right to about three digits, so something here has 16 bits: convert what you load by .to(tl.float32), "
             "and keep it"
@@ -121,7 +130,7 @@ def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, Causes]:
     if torch.isnan(got[written]).any():
         check = "rows" if loads else "masked"
         return check, "NaN comes from elements outside of X: they must lose the maximum and add 0 to the sum"
-    nothing_right = not loads and not (_close(got, want) | ~written).all(1).any()
+    nothing_right = not loads and not (_close(got, want, most) | ~written).all(1).any()
     return ("*" if nothing_right else "rows"), ""
 
 
@@ -141,6 +150,10 @@ def _likely(x, block) -> Iterator[tuple[torch.Tensor, str]]:
     powers = "these are powers of 2 and not of e: tl.exp2 in place of tl.exp"
     negative = "this is exp(maximum - x): subtract the maximum from x, not x from the maximum"
     logarithms = "these are the logarithms of the softmax"
+    coarse = (
+        "x minus the row's maximum was computed in 16 bits, or rounded to 16 bits: with .to(tl.float32) right after "
+        "the load, all that follows is float32"
+    )
     numerators = "these are the numerators: divide each row by its sum"
     mixed = (
         "the numerators are of exp(x - maximum), and the sum of exp(x), or the other way round: with the same "
@@ -155,9 +168,17 @@ def _likely(x, block) -> Iterator[tuple[torch.Tensor, str]]:
     fallen = (blocks - blocks.amax(1, keepdim=True)).exp()
     likely += [(fallen / fallen.sum(2, keepdim=True), highest), (two / two.sum(2, keepdim=True), powers)]
     likely += [(part / part.sum(2, keepdim=True), "there is no exp in it") for part in (blocks, rest)]
+    likely += [(part / part.sum(2, keepdim=True), coarse) for part in _coarse(rest)]
     likely += [((-rest).exp() / (-rest).exp().sum(2, keepdim=True), negative), (blocks.log_softmax(2), logarithms)]
     for product, why in likely:
         yield product.view(padded.shape)[:rows, :cols].double(), why
+
+
+def _coarse(rest) -> Iterator[torch.Tensor]:
+    """The numerators of x - maximum in 16 bits."""
+    for dtype in (torch.float16, torch.bfloat16):
+        for rounded in diagnosis.roundings(rest, dtype):
+            yield rounded.exp()
 
 
 def _overflow(x, got, written, height: int) -> str:
