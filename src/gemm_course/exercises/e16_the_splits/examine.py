@@ -260,8 +260,9 @@ def _first_row(answer: Plan, parts: list) -> tuple[str, str]:
 
 
 def _wrong_local(answer: Plan, each: int, rows: list) -> tuple[str, str] | None:
-    """The check that wrong experts break, and why."""
-    for i, ((r, token), got) in enumerate(zip(rows, answer.local or [])):
+    """The check that wrong experts break, and why. At rank 0 an expert's number is its id, so its rows are last."""
+    given = sorted(enumerate(zip(rows, answer.local or [])), key=lambda each: each[1][0][0] == 0)
+    for i, ((r, token), got) in given:
         ids, owners = answer.ids[token], answer.owners[token]
         want = [e - r * each if owner == r else -1 for e, owner in zip(ids, owners)]
         if got == want:
@@ -278,11 +279,12 @@ def _wrong_local(answer: Plan, each: int, rows: list) -> tuple[str, str] | None:
                 "experts",
                 f"{text}\nchoice {column} is at rank {r} as well: the row carries all of its choices there",
             )
+        with_others = got in ([e % each for e in ids], [e - r * each for e in ids])
+        if with_others or (r == 0 and all(one in (-1, e) for one, e in zip(got, ids))):
+            return "experts", f"{text}\nchoice {column} is rank {owners[column]}'s, so rank {r} must not compute it: -1"
         if all(one in (-1, e) for one, e in zip(got, ids)):
             text += "\nthe ids of all ranks' experts mean nothing there:"
             return "experts", f"{text} rank {r} begins with expert {r * each}, and calls it 0"
-        if got == [e % each for e in ids]:
-            return "experts", f"{text}\nchoice {column} is rank {owners[column]}'s, so rank {r} must not compute it: -1"
         for name, other in _numbered(ids, owners, r, each, len(answer.goals)).items():
             if got == other != want:
                 return "experts", f"{text}\n{name}"
