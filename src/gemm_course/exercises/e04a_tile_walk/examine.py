@@ -24,7 +24,9 @@ def draw(rng: random.Random) -> list[Case]:
     """Few programs, more programs, one, and more than tiles; empty problems among others, and alone.
 
     With several programs, program 0 never computes the first tile of a later problem. Otherwise a walk that restarts in
-    each problem would be right. And one problem has more tile rows than a strip of 4 or 8, the usual `GROUP_SIZE_M`.
+    each problem would be right. And one problem has more tile rows than a strip of 4 or 8, the usual `GROUP_SIZE_M`. It
+    is not the first: after it a walk that compares `tile` with one problem's tiles finds none, like one whose `passed`
+    stays 0.
     """
 
     def sizes(grid):
@@ -37,7 +39,7 @@ def draw(rng: random.Random) -> list[Case]:
             grids = [*rng.sample(GRIDS, 2), (rng.randint(9, 11), rng.randint(2, 3))]
             rng.shuffle(grids)
             begins = itertools.accumulate(rows * cols for rows, cols in grids[:-1])
-            if all(begin % programs for begin in begins):
+            if grids[0] in GRIDS and all(begin % programs for begin in begins):
                 found, whole = [sizes(grid) for grid in grids], rng.randrange(3)
                 # One has whole tiles alone: M // BLOCK_M + 1 rows of them would be one too many.
                 found[whole][:2] = grids[whole][0] * BLOCK_M, grids[whole][1] * BLOCK_N
@@ -120,7 +122,8 @@ def _about_walk(walk: Walk | None, grids, logs, want) -> Iterator[tuple[str, Cau
     because = walk.why if walk else ""
     wrong_count = _about_count(grids, logs, want)
     if wrong_count:
-        yield "once", Words(wrong_count, because=because)
+        step = _wrong_step(walk, logs) if walk and walk.step != len(logs) else ""
+        yield "once", Words(wrong_count, because=because or (walk.place if walk else "") or step)
     if walk is None and (found := _about_order(logs, want)):
         yield found
     elif walk is None:
@@ -175,10 +178,13 @@ def _about_step(walk: Walk, logs, want) -> Words:
     does, turns = (_numbers(program, step, len(line[program]))
                    for step, line in ((walk.step, logs), (len(logs), want)))  # fmt: skip
     text = f"program {program} of {len(logs)} computes {does}; its turns are {turns}"
-    rule = "; tl.num_programs(0) is the number of programs"
-    if len(logs[program]) > 1:
-        return Words(text, because=f"a step of {walk.step} leads to another program's tile{rule}")
-    return Words(text + rule)
+    return Words(text, because=_wrong_step(walk, logs))
+
+
+def _wrong_step(walk: Walk, logs) -> str:
+    if max(map(len, logs)) > 1:
+        return f"a step of {walk.step} leads to another program's tile; tl.num_programs(0) is the number of programs"
+    return "each program computes one tile at most: does `tile` grow by tl.num_programs(0), the number of programs?"
 
 
 def _about_programs(walk: Walk | None, logs, want) -> Iterator[tuple[str, Causes]]:

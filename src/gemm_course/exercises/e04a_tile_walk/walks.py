@@ -65,6 +65,8 @@ class Walk(NamedTuple):
     short: bool = False  # counts passed tiles in 8 bits
     jumps: int = 0  # goes on, without counting, from a problem whose tiles times this are not more than the programs
     drifts: bool = False  # counts the tiles of a problem up to the program's own as passed
+    mixes: bool = False  # compares a tile's number in all problems with the tiles of one
+    strays: bool = False  # goes on to the next problem after each tile, and counts only a problem without one
     why: str = ""
 
     def logs(self, programs: int) -> list[list[Tile]]:
@@ -75,14 +77,14 @@ class Walk(NamedTuple):
         tile, passed, found = program, 0, []
         for g, (rows, cols) in enumerate(self.grids):
             tile, before = program if self.returns else tile, len(found)
-            while tile < passed + rows * cols + self.late:
+            while tile < (0 if self.mixes else passed) + rows * cols + self.late:
                 found.append((g, *_PLACES[self.place](tile - passed, tile, rows, cols)))
                 tile += self.step
-                if self.leaves:
+                if self.leaves or self.strays:
                     break
             if self.wastes and len(found) == before:
                 tile += self.step
-            if self.jumps and len(found) > before and self.jumps * rows * cols <= programs:
+            if len(found) > before and (self.strays or 0 < self.jumps * rows * cols <= programs):
                 continue
             if self.drifts:
                 passed = tile
@@ -107,6 +109,12 @@ _MISTAKES = (
     (dict(drifts=True), "`passed` grows by all tiles of a problem; `own` is another number in each program"),
     *((dict(jumps=jumps), _NOT_ADDED) for jumps in (1, 2, 3, 4)),
     (dict(leaves=True), "this moves on to the next problem after every tile"),
+    (dict(strays=True), "the program goes on to the next problem after each tile: `g += 1` belongs to `else`"),
+    (
+        dict(mixes=True),
+        "the condition compares `tile`, which counts through all problems, with the tiles of one problem: it takes "
+        "`tile - passed`, as row and column do",
+    ),
 )
 
 
@@ -126,10 +134,10 @@ def explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> Walk |
     grids, programs = [grid_of(size) for size in problems], len(logs)
     total = sum(rows * cols for rows, cols in grids)
     # No step larger than `total` is tried: from any tile, `total` already leads past the last one.
-    steps = [programs, *(step for step in (*range(1, min(total, MAX_STEP + 1)), total) if step != programs)]
+    steps = [step for step in (*range(1, min(total, MAX_STEP + 1)), total) if step != programs]
     whole = [(m // BLOCK_M, n // BLOCK_N) for m, n, _ in problems]
     turned = [(-(-m // BLOCK_N), -(-n // BLOCK_M)) for m, n, _ in problems]
-    walks = [Walk(step, place, grids) for place in _PLACES for step in steps]
+    walks = [Walk(programs, place, grids) for place in _PLACES]
     right = walks[0]
     depths = [(rows, -(-size[2] // BLOCK_N)) for (rows, _), size in zip(grids, problems)]
     high = [(-(-size[2] // BLOCK_M), cols) for (_, cols), size in zip(grids, problems)]
@@ -141,6 +149,8 @@ def explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> Walk |
     )
     walks += [right._replace(grids=each, why=why) for each, why in other_grids]
     walks += [right._replace(**changes, why=why) for changes, why in _MISTAKES]
+    # Last, because some of many steps may fit by chance what another mistake gives.
+    walks += [Walk(step, place, grids) for place in _PLACES for step in steps]
     found = next((walk for walk in walks if walk.logs(programs) == logs), None)
     chunks = found is None and any(_chunks(grids, programs, apart) == logs for apart in (False, True))
     return right._replace(why=CHUNKS) if chunks else found

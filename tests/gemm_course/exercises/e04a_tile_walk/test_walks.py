@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from gemm_course.exercises.e04a_tile_walk import examine
 from gemm_course.exercises.e04a_tile_walk.run import BLOCK_M, BLOCK_N, grid_of
 from gemm_course.exercises.e04a_tile_walk.walks import CHUNKS, Walk, explain
 
@@ -31,6 +34,7 @@ def test_the_right_walk_computes_every_tile_once_in_turn():
         (dict(counts=False, returns=True), "starts again at 0"),
         (dict(leaves=True), "moves on to the next problem after every tile"),
         (dict(drifts=True), "is another number in each program"),
+        (dict(strays=True), "goes on to the next problem after each tile: `g += 1` belongs to `else`"),
     ],
     ids=str,
 )
@@ -38,6 +42,14 @@ def test_a_mistake_is_recognised_by_its_log(changes, why):
     logs = Walk(PROGRAMS, grids=GRIDS)._replace(**changes).logs(PROGRAMS)
     assert logs != Walk(PROGRAMS, grids=GRIDS).logs(PROGRAMS)
     assert why in explain(SIZES, logs).why
+
+
+def test_a_condition_of_all_problems_is_told_from_tiles_that_are_not_counted():
+    for seed in range(30):
+        for case in examine.draw(random.Random(seed))[:2]:
+            problems, programs = case.inputs["problems"], case.inputs["programs"]
+            walk = Walk(programs, grids=[grid_of(size) for size in problems], mixes=True)
+            assert "the condition compares `tile`" in explain(problems, walk.logs(programs)).why
 
 
 def test_another_step_and_another_order_are_recognised():
