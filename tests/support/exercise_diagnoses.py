@@ -12,7 +12,7 @@ from exercise_checks import SEEDS, drawn_for, judged_alone
 
 def test_no_mutant_passes_by_luck(judge, exercise, mutant, monkeypatch):
     _, check, says, source = mutant
-    if check == "compiles" or (check == "-" and "Error: " in says):
+    if check == "compiles" or (check == "-" and re.search("Error(Impl)?: ", says)):
         return  # neither the compiler nor an exception depends on the inputs
     drawn = {seed: drawn_for(exercise, seed) for seed in SEEDS}
     cases = {seed: [case for case in found if check in ("-", *case.checks)] for seed, found in drawn.items()}

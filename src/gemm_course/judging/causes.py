@@ -60,8 +60,9 @@ class MaskProblem(Struct, frozen=True):
     first: int  # lines of the access
     last: int
     line: int  # of the part that is wrong
-    kind: Literal["and", "or", "either", "flat", "flat part", "brackets", "index", "step"]
+    kind: Literal["and", "or", "either", "flat", "flat part", "turned", "foreign", "brackets", "index", "step"]
     code: str = ""  # the part
+    other: str = ""  # the pointers' part along the same dimension, of "turned" and "foreign"
     side: Literal["rows"] | None = None  # the extent that it fails to mask; None: any
 
 

@@ -144,6 +144,9 @@ def _(problem: MaskProblem) -> list[Line]:
         text = f"`{problem.kind}` keeps only one of two masks, as Python reads it: combine them with `{sign}`"
     elif problem.kind == "either":
         text = "`|` accepts what either of two masks does: combine them with `&`"
+    elif problem.kind in ("turned", "foreign"):
+        has = "rows and columns are exchanged in the mask: it has" if problem.kind == "turned" else "the mask has"
+        text = f"{has} `{problem.code}` where the pointers have `{problem.other}`"
     elif problem.kind == "flat":
         text = (
             "this mask has one dimension, and the block has two: the same columns are masked in every row. Give each "
@@ -194,6 +197,15 @@ def _(cause: causes.Raised) -> list[Line]:
         if mixed[1] == "list":
             what = "tl.load and tl.store take pointers, and a descriptor has its own, as in a.load([row, k])"
         text = f"a {mixed[1]} is no block: {what}"
+    text = _without_numbers(text)
+    if text.startswith("cannot cast "):
+        text = "cannot cast to this type"
+        if pointer := re.search(r"\b\w+_ptrs?\.dtype\b(?!\.)", error.code):
+            text += f": {pointer[0]} is the type of a pointer, and {pointer[0]}.element_ty that of its elements"
+    if "invalid operands of type" in text and "pointer<" in text:
+        address = re.search(r"[<>=] *(\w+_ptr)\b|\b(\w+_ptr) *[<>=]", error.code)
+        pointer = address and (address[1] or address[2])
+        text += f": {pointer} is an address; tl.load({pointer}) is the number there" if pointer else _ADDRESS
     if "softmax" in error.code and "make_shape_compatible" in text:
         text = "tl.softmax needs keep_dims=True to subtract each row's maximum from its row"
     if text.startswith((f"{exercise.function}() missing", f"{exercise.function}() takes")):
@@ -205,6 +217,14 @@ def _(cause: causes.Raised) -> list[Line]:
     return [*found, *reasons[:1]]
 
 
+def _without_numbers(text: str) -> str:
+    """An exception's text without the numbers of a block, which the interpreter prints in full."""
+    return _MANY_NUMBERS.sub("[…]", text)
+
+
+_NUMBER = r"[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)"
+_MANY_NUMBERS = re.compile(rf"\[[\[\s]*(?:{_NUMBER}[\s,\[\]]+){{14,}}{_NUMBER}[,\]]*")
+_ADDRESS = ": one of them is an address; tl.load gives the number there"
 _FIRST_LINE = ": the arguments are those of the given first line of the function, so leave it as it was"
 # Part of an exception's text → what it means here.
 _ADVICE = {

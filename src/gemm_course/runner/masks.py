@@ -9,13 +9,16 @@ _PLACES = {"load": 1, "store": 2}  # of the mask among the arguments
 _WORDS = {ast.And: "and", ast.Or: "or"}
 # Functions whose result has the shape of their arguments, broadcast.
 _ELEMENTWISE = {"abs", "max_contiguous", "maximum", "minimum", "multiple_of", "where"}
+_TURNING = {"T", "permute", "reshape", "trans", "view"}
 _SCALARS = {"cdiv", "int", "len", "max", "min", "num_programs", "program_id"}
 
 
 def problems(source: str) -> list[dict]:
     """The wrong masks, as `judging.causes.MaskProblem` has them.
 
-    A mask is wrong if it combines others by `and`, `or` or `|`, or has too few dimensions. What is wrong wherever it
+    A mask is wrong if it combines others by `and`, `or` or `|`, has too few dimensions, or compares along a dimension
+    what the pointers do not have there (that alone explains an access outside, and is no mistake without one). What is
+    wrong wherever it
     stands in a kernel comes first: comparisons whose brackets are missing (`&` binds tighter than `<`), an index into
     a pointer, and a loop's step by the program's own number.
     """
@@ -93,7 +96,46 @@ class _Reader:
             return {"line": mask.lineno, "kind": "flat"}
         given = self._parts(mask, indexed=False)
         flat = next((each for each in given if isinstance(each, ast.Compare) and self._rank(each) == 1), None)
-        return flat and {"line": flat.lineno, "kind": "flat part", "code": ast.unparse(flat), "side": "rows"}
+        if flat is not None:
+            return {"line": flat.lineno, "kind": "flat part", "code": ast.unparse(flat), "side": "rows"}
+        return self._other_indices(call.args[0], mask)
+
+    def _other_indices(self, pointers: ast.expr, mask: ast.expr) -> dict | None:
+        """The part of a mask with other indices than the pointers have along its dimension."""
+        masked, pointed = self._along(mask), self._along(pointers)
+        indices = [{axis: self._ranges(parts) for axis, parts in each.items()} for each in (masked, pointed)]
+        apart = [axis for axis in masked if axis in pointed and all(each[axis] for each in indices)]
+        apart = [axis for axis in apart if not indices[0][axis] & indices[1][axis]]
+        if not apart:
+            return None
+        turned = len(apart) == 2 and indices[0] == {axis: indices[1][1 - axis] for axis in apart}
+        code, other = masked[apart[0]][0], pointed[apart[0]][0]
+        return {
+            "line": code.lineno, "kind": "turned" if turned else "foreign", "code": ast.unparse(code),
+            "other": ast.unparse(other),
+        }  # fmt: skip
+
+    def _along(self, node: ast.expr) -> dict[int, list[ast.Subscript]]:
+        """The parts with [:, None], by 0, and with [None, :], by 1; empty if something may turn them."""
+        found: dict[int, list[ast.Subscript]] = {}
+        for part in self._parts(node):
+            if getattr(part, "attr", None) in _TURNING or (isinstance(part, ast.Call) and _called(part) in _TURNING):
+                return {}
+            if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Tuple) and len(part.slice.elts) == 2:
+                whole = [isinstance(each, ast.Slice) for each in part.slice.elts]
+                if sum(whole) == 1:
+                    found.setdefault(whole.index(True), []).append(part)
+        return found
+
+    def _ranges(self, parts: list[ast.Subscript]) -> set[str]:
+        """The names behind some parts that are ranges of indices."""
+        names = {each.id for part in parts for each in self._parts(part) if isinstance(each, ast.Name)}
+        return {
+            name
+            for name in names
+            if any(isinstance(node, ast.Call) and _called(node) == "arange"
+                   for value in self._values.get(name, ()) for node in ast.walk(value))
+        }  # fmt: skip
 
     def lacks_brackets(self, node: ast.AST) -> bool:
         """True for a comparison of what `&` or `|` makes of a comparison, or of the side of another one.

@@ -112,6 +112,29 @@ LIMITS = SimpleNamespace(seconds=6.0, memory_mb=1024, function="f", exceptions=[
             {"type": "RuntimeError", "text": "ZeroDivisionError", "line": 0, "code": "", "program": None},  # torch's
             "RuntimeError: ZeroDivisionError: what this line divides by, or takes the remainder of, is 0",
         ),
+        (
+            {"type": "AssertionError", "text": "cannot cast [[1. 2.]]", "code": "acc.to(c_ptr.dtype)", "program": None},
+            "line 9: AssertionError: cannot cast to this type: c_ptr.dtype is the type of a pointer, and "
+            "c_ptr.dtype.element_ty that of its elements\n    acc.to(c_ptr.dtype)",
+        ),
+        (
+            {"type": "AssertionError", "text": "cannot cast [[1. 2.]]", "code": "acc.to(x.dtype)", "program": None},
+            "line 9: AssertionError: cannot cast to this type\n    acc.to(x.dtype)",
+        ),
+        (
+            {"type": "E", "text": f"wrong: [[{'1.5e-3 nan ' * 9}]\n [{'-2, inf, ' * 9}0]] in x[1]", "program": None},
+            "line 9: E: wrong: […] in x[1]\n    tick()",
+        ),
+        (
+            {"type": "E", "text": "invalid operands of type pointer<int32> and int32", "code": "x < n_ptr", "line": 0},
+            "E: invalid operands of type pointer<int32> and int32: n_ptr is an address; tl.load(n_ptr) is the number "
+            "there (in program 4)\n    x < n_ptr",
+        ),
+        (
+            {"type": "E", "text": "invalid operands of type pointer<int32> and pointer<int32>", "line": 0, "code": ""},
+            "E: invalid operands of type pointer<int32> and pointer<int32>: one of them is an address; tl.load gives "
+            "the number there (in program 4)",
+        ),
         ({"type": "ValueError", "text": "y" * 700}, f"line 9: ValueError: {'y' * 600} (in program 4)\n    tick()"),
     ],
 )

@@ -90,10 +90,22 @@ def test_a_part_of_one_dimension_masks_columns():
         "inside = mask_of(rows, cols)\ntl.store(c_ptrs, acc, mask=inside)",
         "ours = rows < M\ntl.store(c_ptrs, acc, mask=ours[:, None] & (cols[None, :] < N))",
         "tl.store(c_ptrs, acc, mask=(rows < M)[:, None] & (cols[None, :] < N))",
+        "tokens = tl.load(t_ptr + rows)\ntl.store(c_ptr + tokens[:, None] * ldc + cols[None, :], acc, "
+        "mask=(rows < M)[:, None] & (cols[None, :] < N))",
+        "tl.store(c_ptrs, tl.trans(acc), mask=tl.trans((cols[:, None] < N) & (rows[None, :] < M)))",
+        "there = cols % N\ntl.store(c_ptr + rows[:, None] * ldc + there[None, :], acc, mask=cols[None, :] < N)",
     ],
 )
 def test_nothing_is_guessed(code):
     assert explained(code, LINE + code.count("\n")) == ""
+
+
+def test_a_mask_of_other_indices_than_the_pointers_have():
+    turned = "tl.store(c_ptrs, acc, mask=(cols[:, None] < N) & (rows[None, :] < M))"
+    has = "`cols[:, None]` where the pointers have `rows[:, None]`"
+    assert explained(turned) == f"line {LINE}: rows and columns are exchanged in the mask: it has {has}"
+    foreign = "tl.store(c_ptrs, acc, mask=(rows[:, None] < M) & (rows[None, :] < M))"
+    assert explained(foreign) == f"line {LINE}: the mask has `rows[None, :]` where the pointers have `cols[None, :]`"
 
 
 def test_a_call_over_several_lines_is_found_by_each_of_them():

@@ -11,9 +11,11 @@ from gemm_course.exercises.e03_tail_masks.run import BLOCK
 from gemm_course.exercises.inputs import whole_numbers
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran, Written
-from gemm_course.judging.causes import BELOW, Causes, Observed
+from gemm_course.judging.causes import BELOW, Causes, Event, Observed
 from gemm_course.judging.panels import panel
 from gemm_course.judging.sentences import counted
+
+OUTSIDE = "NaN comes from elements outside of A and B: they must count as zero"
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -56,16 +58,13 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if check == "*":
         yield Finding("*", (text, why), picture)
         return
-    for event in ran.events:
-        if event.kind == "undefined":
-            if not text:  # nothing of it reaches C: other code leaves it out
-                continue
-            yield Finding("zeros", Observed(event), picture)
-        elif event.kind == "load" and event.side == "rows":
-            note = f". Rows of {event.matrix} run along K: look at the K mask"
-            yield Finding("tail", Observed(event, note), picture)
-        elif event.kind == "load":
-            yield Finding("loads", Observed(event), picture)
+    if not text:  # what is undefined does not reach C: other code leaves it out
+        ran.events = [event for event in ran.events if event.kind != "undefined"]
+    loads = [(_check_of(event), _observed(event)) for event in ran.events if event.kind in ("load", "undefined")]
+    if loads and check == "tiles" and (not why or why == OUTSIDE):
+        yield Finding("tiles", (loads[0][1], text), picture)  # the mask is the reason, and comes first
+    for name, cause in loads:
+        yield Finding(name, cause, picture)
     if outside := diagnosis.stores_outside(ran):
         yield Finding("store", outside, picture)
     if not text and (times := int(c.counts.max())) > 1:
@@ -76,6 +75,16 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     elif text:
         yield Finding("tiles", (text, BELOW), picture)
         yield Finding(check, why, picture)
+
+
+def _check_of(event: Event) -> str:
+    """The check that a load outside breaks, or one without a value for what its mask leaves out."""
+    return "zeros" if event.kind == "undefined" else "tail" if event.side == "rows" else "loads"
+
+
+def _observed(event: Event) -> Observed:
+    along_k = event.kind == "load" and event.side == "rows"
+    return Observed(event, f". Rows of {event.matrix} run along K: look at the K mask" if along_k else "")
 
 
 def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, Causes]:
@@ -123,7 +132,7 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, Causes]:
     nothing_right = all(stores) and not diagnosis.right_as_written(c, want, (BLOCK, BLOCK))
     check = "*" if nothing_right else "tiles"
     if torch.isnan(c.values[~c.missing]).any():
-        return check, "NaN comes from elements outside of A and B: they must count as zero"
+        return check, OUTSIDE
     if c.missing.any() and any(stores):
         return check, (
             "the store's mask leaves out elements of C and accepts elements outside of it: are M and N exchanged?"
