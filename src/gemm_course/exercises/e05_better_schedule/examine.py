@@ -63,6 +63,17 @@ def _first_free(costs, programs: int, order) -> list[list[int]]:
     return lines
 
 
+def _by_last_cost(costs, programs: int, order) -> list[list[int]]:
+    """As `_first_free`, if a program's total is the cost of its last tile."""
+    lines: list[list[int]] = [[] for _ in range(programs)]
+    free = [(0, program) for program in range(programs)]
+    for tile in order:
+        _, program = free[0]
+        lines[program].append(tile)
+        heapq.heapreplace(free, (costs[tile], program))
+    return lines
+
+
 def _dealt(programs: int, order, back: bool = False) -> list[list[int]]:
     """Tiles in an order, one to each program in turn; if `back`, every second turn is from the last to the first."""
     lines: list[list[int]] = [[] for _ in range(programs)]
@@ -111,6 +122,8 @@ _OTHERS = {
     "round-robin": lambda costs, programs: _dealt(programs, range(len(costs))),
     "places": lambda costs, programs: _first_free(sorted(costs, reverse=True), programs, range(len(costs))),
     "filled": _filled,
+    "last cost": lambda costs, programs: _by_last_cost(costs, programs, _by_cost(costs)),
+    "last cost, as listed": lambda costs, programs: _by_last_cost(costs, programs, range(len(costs))),
 }
 _SHARE = ("listed", "shortest", "rounds", "back and forth", "in turn")
 
@@ -173,6 +186,9 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         has = f"tiles 0 to {len(costs) - 1}" if costs else "no tiles"
         cost = "; the lists hold numbers of tiles, not their costs" if tile in costs else ""
         yield Finding("*", f"program {p} is given tile {tile}; there are {has}{cost}")
+        return
+    if costs and not any(schedule):
+        yield Finding("*", f"no program is given a tile: all {programs} lists are empty")
         return
     if times != [1] * len(costs):
         tile = next(t for t, count in enumerate(times) if count != 1)
@@ -252,13 +268,14 @@ def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]
         text += "sorted list of costs: sort the tiles' numbers by their costs, so that a tile keeps its number"
         yield Finding(check, text, panels)
         return
+    why = _wrong_totals(costs, programs, schedule)
     if check == "uniform":
         fair = -(-len(costs) // programs)
         counts = [len(line) for line in schedule]
         yield Finding(
             check,
             f"program {last} has {counted(counts[last], 'tile')} of {len(costs)} equal ones, and program "
-            f"{counts.index(min(counts))} has {min(counts)}; round-robin gives no program more than {fair}",
+            f"{counts.index(min(counts))} has {min(counts)}; round-robin gives no program more than {fair}{why}",
             panels,
         )
         return
@@ -268,20 +285,32 @@ def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]
         text += f"; up to {allowed} µs are accepted"
         if all(program == tile % programs for program, line in enumerate(schedule) for tile in line):
             text += "\nevery tile went to program tile % programs: that is round-robin, which ignores costs"
-        elif end == sum(costs):
-            text += "\nall of it went to one program: do you add a tile's cost to its program's total?"
-        yield Finding(check, text, panels)
+        yield Finding(check, text + why, panels)
         return
     tile = schedule[last][-1]
     text = f"program {last} ends after {end} µs, and longest-tile-first ends after {_longest_first(costs, programs)} µs"
     dealt = next((name for name in ("back and forth", "in turn") if _like(name, costs, programs, schedule)), "")
-    if costs[tile] == max(costs):
+    if why:
+        text += why
+    elif costs[tile] == max(costs):
         text += f"\nthe longest tile, tile {tile}, takes {costs[tile]} µs and starts after {end - costs[tile]} µs"
     elif dealt:
         text += f"\nlongest first, but dealt {dealt}: give the next tile to the program that is free first"
     elif max(map(len, schedule)) - min(map(len, schedule)) < 2:
         text += "\nall programs have about equally many tiles: share the time, not the tiles"
     yield Finding(check, text, panels)
+
+
+def _wrong_totals(costs: list[int], programs: int, schedule: list[list[int]]) -> str:
+    """The mistake in the programs' totals; "" if none shows."""
+    if programs > 1 and sum(map(bool, schedule)) == 1 and len(costs) > 1:
+        why = (
+            "all of it went to one program, so its old total still counts: add the tile's cost, and take the old entry "
+        )
+        return f"\n{why}off the heap. heappush leaves it there, heapreplace does not"
+    if any(_like(name, costs, programs, schedule) for name in ("last cost", "last cost, as listed")):
+        return "\na program's total is its last tile's cost here: add the cost to the total"
+    return ""
 
 
 def _like(name: str, costs: list[int], programs: int, schedule: list[list[int]]) -> bool:
