@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Iterator
 from itertools import accumulate
 
 import torch
 
+from gemm_course.exercises.e06_descriptor_kernel import products
 from gemm_course.exercises.e06_descriptor_kernel.run import BLOCK_K, BLOCK_M, BLOCK_N, UNIT
 from gemm_course.exercises.inputs import bounds_of, whole_numbers
 from gemm_course.judging import diagnosis
@@ -146,14 +146,6 @@ def _at_row_zero(c: Written, want, bounds: tuple[int, int]) -> bool:
     return 0 < end - start <= start and torch.equal(c.values[own].double(), want[end - 1 : end])
 
 
-def _each_added_again(a, b):
-    """The sum if each turn of the loop adds to `acc` what tl.dot has added to it already."""
-    found = torch.zeros(len(a), len(b), dtype=torch.float64)
-    for k in range(0, a.shape[1], BLOCK_K):
-        found = 2 * found + _block(a, k) @ _block(b, k).T
-    return found
-
-
 def _not_judged(case: Case, some: bool) -> Iterator[Finding]:
     """Findings that the checks "transposed" and "depth" are not judged, because nothing of C is right."""
     unknown = [each for each in ("transposed", "depth") if each in case.checks and not some]
@@ -246,16 +238,18 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
         return "depth", f"{text}: is each block added to the sum, also the first?"
     if last and gave(lambda x, y: (last // BLOCK_K + 1) * x[:, :BLOCK_K] @ y[:, :BLOCK_K].T):
         return "depth", f"C is the product of columns 0 to {BLOCK_K - 1}, added again for each block: does k move?"
-    if last and gave(_each_added_again):
+    if last and gave(products.each_added_again):
         return "depth", "each turn adds all earlier blocks again: tl.dot(…, acc) contains `acc`, so assign it"
     for name, step in (("BLOCK_N", BLOCK_N), ("BLOCK_M", BLOCK_M)):
-        if gave(lambda x, y, step=step: sum(_block(x, k) @ _block(y, k).T for k in range(0, depth, step))):
+        if gave(
+            lambda x, y, step=step: sum(products.block(x, k) @ products.block(y, k).T for k in range(0, depth, step))
+        ):
             return "depth", f"columns are summed more than once: k goes on by {name}, and a block has BLOCK_K columns"
     for dtype in (torch.bfloat16, torch.float16):
         name = str(dtype).removeprefix("torch.")
         if any(gave(lambda x, y, i=i, dtype=dtype: diagnosis.roundings(x @ y.T, dtype)[-i]) for i in (0, 1)):
             return "tiles", f"these are the right sums, rounded to {name}: C holds c.dtype, and a store converts to it"
-        if any(gave(lambda x, y, i=i, dtype=dtype: _summed_in(dtype, i, x, y)) for i in (0, 1)):
+        if any(gave(lambda x, y, i=i, dtype=dtype: products.summed_in(dtype, i, x, y)) for i in (0, 1)):
             return "depth", f"the sum was rounded to {name} after each block: `acc` has to stay float32 until the store"
     full = [g for g in groups if bounds[g][0] < bounds[g][1]]
     if full and all(same_but_last(g) for g in full):
@@ -263,92 +257,34 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
         return "tiles", f"{text}: the descriptor of C ends a row too early"
     if b.shape[1] == depth and gave(lambda x, y: x @ y):
         return "transposed", f"C is A B, not A Bᵀ: a row of B holds the {depth} weights of one column of C"
-    if gave(lambda x, y: x @ _reshaped(y)):
+    if gave(lambda x, y: x @ products.reshaped(y)):
         return "transposed", (
             "B's blocks have the right shape, and their elements the wrong order: .reshape() fills the new rows from "
             "the old ones as they come, .T makes rows of columns"
         )
-    for check, why, places in _LOADS:
-        if all(same(g, _loaded(a, b[g], bounds[g], places)) for g in groups):
+    for check, why, places in products.LOADS:
+        if all(same(g, products.loaded(a, b[g], bounds[g], places)) for g in groups):
             return check, why
     if early := _ends_early(a, b, c, bounds, groups, skip):
         return "tiles", early
-    if all(same(g, _moved(a, *bounds[g]) @ b[g].T) for g in groups):
+    if all(same(g, products.moved(a, *bounds[g]) @ b[g].T) for g in groups):
         return "tiles", "A is read too far down: its pointer was moved to the group, and row counts from row 0 of A"
-    if all(same(g, _carried_over(a, b[g], c.writers, bounds[g])) for g in groups):
+    if all(same(g, products.carried_over(a, b[g], c.writers, bounds[g])) for g in groups):
         return "tiles", "a program's later tiles contain its earlier ones: each tile's `acc` begins with zeros"
     return None, "NaN comes from elements outside of A and B" if torch.isnan(c.values[~c.missing]).any() else ""
 
 
-def _carried_over(a, b, writers, bounds: tuple[int, int]):
-    """A group's C if a program adds each of its tiles to the sum of those before."""
-    sums: dict[int, torch.Tensor] = {}
-    found = torch.zeros(bounds[1] - bounds[0], len(b), dtype=torch.float64)
-    for row, col in itertools.product(range(*bounds, BLOCK_M), range(0, len(b), BLOCK_N)):
-        part, program = a[row : row + BLOCK_M] @ b[col : col + BLOCK_N].T, int(writers[row, col])
-        total = sums.setdefault(program, torch.zeros(BLOCK_M, BLOCK_N, dtype=torch.float64))
-        total[: len(part), : part.shape[1]] += part
-        place = found[row - bounds[0] :, col:][:BLOCK_M, :BLOCK_N]
-        place.copy_(total[: len(place), : place.shape[1]])
-    return found
-
-
-def _summed_in(dtype: torch.dtype, which: int, x, y):
-    """The product if its sum is rounded to a type after each block of K, in one of the `roundings`."""
-    found = torch.zeros(len(x), len(y), dtype=torch.float64)
-    for k in range(0, x.shape[1], BLOCK_K):
-        found = diagnosis.roundings(found + _block(x, k) @ _block(y, k).T, dtype)[-which]
-    return found
-
-
-def _block(matrix, k: int):
-    return matrix[:, k : k + BLOCK_K]
-
-
-_ORDER = "coordinates come in the order of the extents"
-_NUMBER = "gives with the number of a tile: coordinates count elements"
-# The broken check, the mistake, and (row of A, column of A, row of B, column of B) of what is loaded for a tile.
-_LOADS = (
-    ("*", f"this is what a.load([k, row]) gives, not a.load([row, k]): {_ORDER}", lambda _, r, c, k: (k, r, c, k)),
-    ("*", f"this is what b.load([k, col]) gives, not b.load([col, k]): {_ORDER}", lambda _, r, c, k: (r, k, k, c)),
-    ("tiles", "this is what a.load([col, k]) gives: blocks of a begin at `row`", lambda _, r, c, k: (c, k, c, k)),
-    ("tiles", "this is what b.load([row, k]) gives: blocks of b begin at `col`", lambda _, r, c, k: (r, k, r, k)),
-    ("tiles", "this is what a.load([row - start, k]) gives: A is packed like C", lambda s, r, c, k: (r - s, k, c, k)),
-    ("tiles", "A is read `start` rows too far down: `row` contains `start`", lambda s, r, c, k: (r + s, k, c, k)),
-    ("depth", "this is what a.load([row, 0]) gives: does k move?", lambda _, r, c, k: (r, 0, c, k)),
-    ("depth", "this is what b.load([col, 0]) gives: does k move?", lambda _, r, c, k: (r, k, c, 0)),
-    ("tiles", f"this is what a.load {_NUMBER}", lambda s, r, c, k: (s + (r - s) // BLOCK_M, k, c, k)),
-    ("tiles", f"this is what b.load {_NUMBER}", lambda _, r, c, k: (r, k, c // BLOCK_N, k)),
-)  # fmt: skip
-
-
-def _loaded(a, b, bounds: tuple[int, int], places):
-    """A group's C if the blocks are loaded at ``places(start, row, col, k)``."""
-    (start, end), (n, depth) = bounds, b.shape
-    # Beyond its extents a descriptor gives zeros.
-    a, b = (torch.nn.functional.pad(each, (0, len(a) + BLOCK_K, 0, len(a) + n + depth)) for each in (a, b))
-    found = torch.zeros(end - start, n, dtype=torch.float64)
-    for i, j in itertools.product(range(0, end - start, BLOCK_M), range(0, n, BLOCK_N)):
-        for k in range(0, depth, BLOCK_K):
-            row, deep, col, down = places(start, start + i, j, k)
-            x, y = a[row : row + BLOCK_M, deep : deep + BLOCK_K], b[col : col + BLOCK_N, down : down + BLOCK_K]
-            part = found[i : i + BLOCK_M, j : j + BLOCK_N]
-            part += (x @ y.T)[: part.shape[0], : part.shape[1]]
-    return found
-
-
-def _moved(a, start: int, end: int):
-    """A group's rows of A if A's pointer is moved by `start` and coordinates are counted from row 0."""
-    return torch.cat([a[2 * start : end], torch.zeros_like(a[max(start, end - start) : end])])[: end - start]
-
-
 def _ends_early(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]) -> str:
-    """A message if a descriptor has as many rows as the group, counted from row 0; arguments as `_why`."""
+    """A message if a descriptor has as many rows as the group, counted from row 0 or, C's, from the group on.
+
+    Arguments as `_why`.
+    """
     others = torch.ones(len(a), dtype=torch.bool)
     for g in groups:
         others[slice(*bounds[g])] = False
     # Rows written elsewhere are not missing.
     read, written = True, bool(c.missing[others].all())
+    moved = written
     for g in groups:
         (start, end), size = bounds[g], bounds[g][1] - bounds[g][0]
         start += skip[g]
@@ -356,30 +292,23 @@ def _ends_early(a, b, c: Written, bounds: list, groups: list[int], skip: dict[in
         before = (torch.arange(start, end) < size)[:, None].expand_as(whole)
         read &= torch.equal(got, whole * before)
         written &= torch.equal(missing, ~before) and torch.equal(got[before], whole[before])
+        after = (torch.arange(start, end) >= 2 * bounds[g][0])[:, None].expand_as(whole)
+        should = whole[: int(after[:, 0].sum())].flatten()
+        moved &= not skip[g] and torch.equal(missing, ~after) and torch.equal(got[after], should)
     early = next((g for g in groups if 0 < bounds[g][0] < bounds[g][1]), None)
-    if early is None or not (read or written):
+    if early is None or not (read or written or moved):
         return ""
     start, end = bounds[early]
+    if not (read or written):
+        early = next(g for g in groups if 0 < 2 * bounds[g][0] < bounds[g][1])
+        text = f"group {early} begins at row {bounds[early][0]} of C, and is stored from row {2 * bounds[early][0]} on"
+        return f"{text}: C's pointer was moved to the group, and coordinates count from it, so the row is `row - start`"
     what = "A is read as zero" if read else "C is not written"
     return (
         f"{what} in group {early} from row {max(start, end - start)} on: its descriptor ends at row {end - start}, "
         f"and the group's tiles start at row {start}. Coordinates count from the pointer: where it is at row 0, the "
-        f"extent must be the group's end, {end}"
+        f"extent must be the group's end, {end}, and where it is at the group, the row is `row - start`"
     )
-
-
-def _reshaped(b) -> torch.Tensor:
-    """(K, N): B (N, K) with each of its blocks reshaped to (BLOCK_K, BLOCK_N) instead of transposed."""
-    n, depth = b.shape
-    rows, cols = -(-n // BLOCK_N) * BLOCK_N, -(-depth // BLOCK_K) * BLOCK_K
-    found = torch.zeros(cols, rows, dtype=b.dtype)
-    for i in range(0, rows, BLOCK_N):
-        for j in range(0, cols, BLOCK_K):
-            block = torch.zeros(BLOCK_N, BLOCK_K, dtype=b.dtype)
-            inside = b[i : i + BLOCK_N, j : j + BLOCK_K]
-            block[: inside.shape[0], : inside.shape[1]] = inside
-            found[j : j + BLOCK_K, i : i + BLOCK_N] = block.reshape(BLOCK_K, BLOCK_N)
-    return found[:depth, :n]
 
 
 def _pictures(c: Written, want, bounds: list, groups: list[int]) -> list[dict]:
