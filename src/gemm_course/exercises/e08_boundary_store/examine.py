@@ -136,7 +136,7 @@ _STORES = {
     "i * BLOCK_M is left out of the mask: every tile is compared as if it were the group's first": (
         lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, end + i * BLOCK_M)
     ),
-    "the group's end is rounded up to a whole tile: the last column is `end` - 1": (
+    "a group's last tile is stored whole: each of its columns has to be compared with `end`": (
         lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, start - (start - end) // BLOCK_M * BLOCK_M)
     ),
 }

@@ -13,7 +13,7 @@ from gemm_course.exercises.e14b_router_gradient.run import BLOCK_I, BLOCK_M
 from gemm_course.exercises.inputs import whole_numbers
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
-from gemm_course.judging.causes import BELOW, Causes, Observed, Words
+from gemm_course.judging.causes import BELOW, Causes, Event, Observed, Words
 from gemm_course.judging.panels import panel
 
 CHECKS = ("sums", "place", "foreign", "float32", "writer", "bounds")
@@ -61,7 +61,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     got, missing = out.values[by_position].double(), out.missing[by_position]
     pictures = [panel(out, want, (1, 1), "your out")]
     writers = _writers(ran)
-    if count and (nothing := _nothing(ran, writers)):
+    if count and (nothing := _nothing(case, ran, writers)):
         yield Finding("*", nothing, pictures)
         return
     if pitch := out.wrong_pitch():
@@ -112,7 +112,7 @@ def _operands(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     return pre[:, :i], pre[:, i:], grad
 
 
-def _nothing(ran: Ran, writers: Causes) -> Causes:
+def _nothing(case: Case, ran: Ran, writers: Causes) -> Causes:
     """The reason if no gradient was stored, or none but NaN; empty otherwise."""
     out = ran.outputs["out"]
     if out.missing.all():
@@ -124,11 +124,20 @@ def _nothing(ran: Ran, writers: Causes) -> Causes:
         if undefined := token_sums.explain_undefined(ran, wrong=True):
             return Words("out is NaN everywhere", because=undefined[1])
         if reads := [event for event in ran.events if event.kind == "load"]:
-            return Words(
-                "out is NaN everywhere, from what was read outside of the matrices", because=Observed(reads[0])
-            )
+            text, columns = "out is NaN everywhere, from what was read outside of the matrices", _columns(case, reads)
+            return Words(text, because=(Observed(reads[0]), columns if "up begins" in columns else ""))
         return "out is NaN everywhere. It held NaN before, and so do the others' rows: store sums of our rows"
     return ""
+
+
+def _columns(case: Case, reads: list[Event]) -> str:
+    """The reason for loads of columns that no row has."""
+    i = case.inputs["grad"].shape[1]
+    last = max((event.far[1] for event in reads if event.matrix == "pre" and event.side == "columns"), default=0)
+    # Without a mask, up is read as far as its last block reaches.
+    if last >= 2 * i and last + 1 != i - -i // BLOCK_I * -BLOCK_I:
+        return f"up begins I = {i} columns after the gate, and this reads up to column {last} of pre, which has {2 * i}"
+    return "NaN comes from columns that no row has: mask the loads with I"
 
 
 def _idle(value, needed: int) -> str:
@@ -213,7 +222,7 @@ def _why(case: Case, ran: Ran, got: Tensor, missing: Tensor, dots: Tensor, want:
         if any(torch.equal(got, rounded) for rounded in diagnosis.roundings(dots, dtype)):
             return "float32", (tiles, f"these are the right sums, rounded to {name}: out is float32")
     if torch.isnan(got).all():
-        return "sums", (tiles, "NaN comes from columns that no row has: mask the loads with I")
+        return "sums", (tiles, _columns(case, [event for event in ran.events if event.kind == "load"]))
     if ((got - dots).abs() <= _terms(case).abs().sum(1) / 128).all():
         text = "the numbers are nearly right: they were rounded on the way. Convert each block to tl.float32 first"
         return "float32", (tiles, text)
