@@ -100,8 +100,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         if each.get("hashes") is not True:
             yield Finding(
                 "*",
-                f"the function returned a {str(each.get('kind'))[:60]}: a key of a dict is a number, a string, or a "
-                "tuple of numbers, strings and types",
+                f"the function returned a {str(each.get('kind'))[:60]}: a key of a dict is a plain number, a plain "
+                "string, or a tuple of numbers, strings and types",
             )
             return
     first: dict[int, object] = {}

@@ -36,4 +36,4 @@ def _kind(key) -> str:
 def _hashes(key) -> bool:
     if isinstance(key, tuple):
         return all(map(_hashes, key))
-    return isinstance(key, (int, float, str, bool, torch.dtype))
+    return type(key) in (int, float, str, bool, torch.dtype)  # one of a learner's own type does not come back

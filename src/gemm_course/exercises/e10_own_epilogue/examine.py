@@ -67,6 +67,7 @@ _MISTAKES: tuple[tuple[str, str, Callable], ...] = (
     ("silu", "SiLU of SiLU: it is applied twice", lambda x: _rounded(silu(silu(x)))),
     ("silu", "the sigmoid: it still has to be multiplied by x", lambda x: _rounded(torch.sigmoid(x))),
     ("silu", "x / (1 + exp(x)): the exponent's sign is wrong", lambda x: _rounded(x * torch.sigmoid(-x))),
+    ("silu", "x · (1 + exp(-x)): divide x by 1 + exp(-x)", lambda x: _rounded(x * (1 + (-x).exp()))),
     ("silu", "x / exp(-x): the 1 is missing in 1 + exp(-x)", lambda x: _rounded(x * x.exp())),
     ("silu", "x / (1 - exp(-x)): it has to be 1 + exp(-x)", lambda x: _rounded(x / (1 - (-x).exp()))),
     ("silu", "x / (1 + 2 ** -x): exp has base e, exp2 has base 2", lambda x: _rounded(x / (1 + (-x).exp2()))),
