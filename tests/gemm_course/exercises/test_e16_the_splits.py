@@ -11,7 +11,10 @@ from exercise_checks import *  # noqa: F403 (the tests of any exercise)
 from exercise_checks import source_of
 from exercise_scores import earned
 
-VARIED = ["a_row_for_each_choice", "one_expert_of_each_row", "received_is_sent", "tokens_with_strangers_dropped"]
+VARIED = [
+    "a_row_for_each_choice", "one_expert_of_each_row", "others_numbered_from_the_rank", "received_is_sent",
+    "tokens_with_strangers_dropped",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", VARIED)

@@ -305,9 +305,9 @@ def _wrong_totals(costs: list[int], programs: int, schedule: list[list[int]]) ->
     """The mistake in the programs' totals; "" if none shows."""
     if programs > 1 and sum(map(bool, schedule)) == 1 and len(costs) > 1:
         why = (
-            "all of it went to one program, so its old total still counts: add the tile's cost, and take the old entry "
+            "all of it went to one program: does its old total still count? Add the tile's cost to it, and replace the"
         )
-        return f"\n{why}off the heap. heappush leaves it there, heapreplace does not"
+        return f"\n{why} old entry: heappush leaves it in the heap"
     if any(_like(name, costs, programs, schedule) for name in ("last cost", "last cost, as listed")):
         return "\na program's total is its last tile's cost here: add the cost to the total"
     return ""

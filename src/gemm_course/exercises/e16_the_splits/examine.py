@@ -260,9 +260,16 @@ def _first_row(answer: Plan, parts: list) -> tuple[str, str]:
 
 
 def _wrong_local(answer: Plan, each: int, rows: list) -> tuple[str, str] | None:
-    """The check that wrong experts break, and why. At rank 0 an expert's number is its id, so its rows are last."""
-    given = sorted(enumerate(zip(rows, answer.local or [])), key=lambda each: each[1][0][0] == 0)
-    for i, ((r, token), got) in given:
+    """The check that wrong experts break, and why.
+
+    Rows with ids that are nobody's come first. At rank 0 an expert's number is its id, so its rows are last.
+    """
+
+    def order(given) -> tuple[bool, bool]:
+        _, ((r, token), got) = given
+        return all(one == -1 or owner >= 0 for one, owner in zip(got, answer.owners[token])), r == 0
+
+    for i, ((r, token), got) in sorted(enumerate(zip(rows, answer.local or [])), key=order):
         ids, owners = answer.ids[token], answer.owners[token]
         want = [e - r * each if owner == r else -1 for e, owner in zip(ids, owners)]
         if got == want:
@@ -271,7 +278,8 @@ def _wrong_local(answer: Plan, each: int, rows: list) -> tuple[str, str] | None:
             f"row {i} of rank {answer.rank} is of token {token}, with ids {ids}, and goes to rank {r}: local[{i}] is "
         )
         text += f"{got}, and {want} is right"
-        column = next(j for j, (one, other) in enumerate(zip(got, want)) if one != other)
+        wrong = [j for j, (one, other) in enumerate(zip(got, want)) if one != other]
+        column = min(wrong, key=lambda j: owners[j])  # an id that is nobody's has owner -1
         if owners[column] < 0:
             return "strangers", f"{text}: {ids[column]} is nobody's id"
         if all(one in (-1, other) for one, other in zip(got, want)):
