@@ -9,6 +9,7 @@ from itertools import accumulate
 
 import torch
 
+from gemm_course.exercises.e16_the_splits.local_rows import Row, mistakes
 from gemm_course.exercises.e16_the_splits.plans import BREAKS, Plan, owners_of, parts_of, plan_of
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.causes import ABOVE, BELOW, Causes
@@ -260,60 +261,23 @@ def _first_row(answer: Plan, parts: list) -> tuple[str, str]:
 
 
 def _wrong_local(answer: Plan, each: int, rows: list) -> tuple[str, str] | None:
-    """The check that wrong experts break, and why.
-
-    Rows with ids that are nobody's come first. At rank 0 an expert's number is its id, so its rows are last.
-    """
-
-    def order(given) -> tuple[bool, bool]:
-        _, ((r, token), got) = given
-        return all(one == -1 or owner >= 0 for one, owner in zip(got, answer.owners[token])), r == 0
-
-    for i, ((r, token), got) in sorted(enumerate(zip(rows, answer.local or [])), key=order):
+    """The check that wrong experts break, and why: the mistake that all wrong rows have."""
+    wrong = []
+    for i, ((r, token), got) in enumerate(zip(rows, answer.local or [])):
         ids, owners = answer.ids[token], answer.owners[token]
         want = [e - r * each if owner == r else -1 for e, owner in zip(ids, owners)]
-        if got == want:
-            continue
-        text = (
-            f"row {i} of rank {answer.rank} is of token {token}, with ids {ids}, and goes to rank {r}: local[{i}] is "
-        )
-        text += f"{got}, and {want} is right"
-        wrong = [j for j, (one, other) in enumerate(zip(got, want)) if one != other]
-        column = min(wrong, key=lambda j: owners[j])  # an id that is nobody's has owner -1
-        if owners[column] < 0:
-            return "strangers", f"{text}: {ids[column]} is nobody's id"
-        if all(one in (-1, other) for one, other in zip(got, want)):
-            return (
-                "experts",
-                f"{text}\nchoice {column} is at rank {r} as well: the row carries all of its choices there",
-            )
-        with_others = got in ([e % each for e in ids], [e - r * each for e in ids])
-        if with_others or (r == 0 and all(one in (-1, e) for one, e in zip(got, ids))):
-            return "experts", f"{text}\nchoice {column} is rank {owners[column]}'s, so rank {r} must not compute it: -1"
-        if all(one in (-1, e) for one, e in zip(got, ids)):
-            text += "\nthe ids of all ranks' experts mean nothing there:"
-            return "experts", f"{text} rank {r} begins with expert {r * each}, and calls it 0"
-        for name, other in _numbered(ids, owners, r, each, len(answer.goals)).items():
-            if got == other != want:
-                return "experts", f"{text}\n{name}"
-        if sorted(got) == sorted(want):
-            return "experts", f"{text}\ncolumn j belongs to choice j: its routing weight travels in the same column"
-        return "experts", text
-    return None
-
-
-def _numbered(ids: list[int], owners: list[int], r: int, each: int, ranks: int) -> dict[str, list[int]]:
-    """Mistakes, and the row for rank r that each gives."""
-    here = [owner == r for owner in owners]
-    return {
-        f"this is id % ranks: the rank's experts are {each} neighbours, so the number there is id % {each}": [
-            e % ranks if own else -1 for e, own in zip(ids, here)
-        ],
-        "a rank's experts count from 0": [e % each + 1 if own else -1 for e, own in zip(ids, here)],
-        "0 is an expert of this rank, too: a choice that is not its own is -1": [
-            e % each if own else 0 for e, own in zip(ids, here)
-        ],
-    }
+        if got != want:
+            wrong.append(Row(i, r, token, got, want, ids, owners))
+    if not wrong:
+        return None
+    # At rank 0 an expert's number is its id, so a row for another rank shows more.
+    row = min(wrong, key=lambda row: (row.owners[row.column] >= 0, row.rank == 0))
+    text = f"row {row.number} of rank {answer.rank} is of token {row.token}, with ids {row.ids}, and goes to rank "
+    text += f"{row.rank}: local[{row.number}] is {row.got}, and {row.want} is right"
+    if row.owners[row.column] < 0:
+        return "strangers", f"{text}: {row.ids[row.column]} is nobody's id"
+    why = next((why(row) for why, has in mistakes(each, len(answer.goals)) if all(map(has, wrong))), "")
+    return "experts", f"{text}\n{why}" if why else text
 
 
 def _wrong_received(answer: Plan, answers: list) -> str | None:
