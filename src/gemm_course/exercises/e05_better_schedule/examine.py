@@ -304,10 +304,11 @@ def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]
 def _wrong_totals(costs: list[int], programs: int, schedule: list[list[int]]) -> str:
     """The mistake in the programs' totals; "" if none shows."""
     if programs > 1 and sum(map(bool, schedule)) == 1 and len(costs) > 1:
-        why = (
-            "all of it went to one program: does its old total still count? Add the tile's cost to it, and replace the"
+        return (
+            "\nall of it went to one program, which always came first: add the tile's cost to its total, and let"
+            "\nheapreplace put that in its place. An entry that is changed where it is stays first, and heappush alone "
+            "leaves the old one"
         )
-        return f"\n{why} old entry: heappush leaves it in the heap"
     if any(_like(name, costs, programs, schedule) for name in ("last cost", "last cost, as listed")):
         return "\na program's total is its last tile's cost here: add the cost to the total"
     return ""
