@@ -186,6 +186,15 @@ def test_examples_run(path):
     assert done.returncode == 0, done.stderr
 
 
+def test_the_library_page_names_each_public_name():
+    import course_kernels
+
+    page = (ROOT / "site" / "library.md").read_text(encoding="utf-8")
+    assert [
+        name for name in course_kernels.__all__ if not re.search(rf"`[^`]*\b{name}\b|^from .*\b{name}\b", page, re.M)
+    ] == []
+
+
 # tools/bootstrap.py
 
 

@@ -455,7 +455,7 @@ def test_a_figure_has_a_light_card_in_the_dark(watched, address):
     wait_for("dark page", lambda: watched.evaluate(body) != "rgb(255, 255, 255)", 5)
 
 
-# The least contrast of a block's words with what is behind them, and the word that has it.
+# The least contrast of an article's words with what is behind them, and the word that has it.
 CONTRAST = """(() => {
     const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
     const light = (color) => color.slice(0, 3).map((c) => c / 255)
@@ -467,17 +467,23 @@ CONTRAST = """(() => {
             if (color.length < 4 || color[3] === 1) return color;
         }
     };
-    const words = [...document.querySelectorAll('.bd-article .highlight pre span')];
-    return words.filter((each) => each.textContent.trim()).map((each) => {
+    const own = (each) => [...each.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
+    document.querySelectorAll('.bd-article details').forEach((each) => { each.open = true; });
+    const words = [...document.querySelectorAll('.bd-article :not(.headerlink)')]
+        .filter((each) => own(each) && each.checkVisibility());
+    return words.map((each) => {
         const [dark, bright] = [numbers(getComputedStyle(each).color), behind(each)].map(light).sort((a, b) => a - b);
         return [(bright + 0.05) / (dark + 0.05), each.className + ' ' + each.textContent];
     }).sort(([a], [b]) => a - b)[0];
 })()"""
+READ = ("notebooks/04_static_round_robin", "exercises/03_tail_masks", "api/packed", "library", "lessons")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_code_can_be_read(watched, address, theme):
-    open_page(watched, f"{address}/notebooks/04_static_round_robin.html", WIDE)
+@pytest.mark.parametrize("name", READ)
+def test_words_can_be_read(watched, address, name, theme):
+    """Those of code, and of what is folded, too."""
+    open_page(watched, f"{address}/{name}.html", WIDE)
     watched.evaluate("document.head.append(Object.assign(document.createElement('style'), "
                      "{textContent: '* { transition: none !important; }'}))")  # fmt: skip
     watched.evaluate(f"document.documentElement.dataset.theme = '{theme}'")

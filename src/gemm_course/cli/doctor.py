@@ -90,15 +90,16 @@ def _broken(facts: Machine) -> Iterator[Problem]:
         yield Problem(stops, f"no kernel can run: {reason}", *remedy or ["reinstall torch and Triton"])
     elif facts.kernel and facts.kernel.error:
         pair = "the torch and Triton that pyproject.toml pins" if here else "a torch and a Triton that belong together"
-        remedy = f"pip install --force-reinstall {pair}"
+        remedy = f"reinstall {pair}"
         if facts.mode == "gpu":
             remedy = "set TRITON_INTERPRET=1 before starting Python, to work without the GPU meanwhile"
         yield Problem(True, f"a small kernel does not run: {facts.kernel.error}", remedy)
     elif facts.compiler and facts.compiler.error:
         yield Problem(True, f"a kernel does not compile: {facts.compiler.error}", "reinstall Triton")
     if absent := [name for name in NEEDED if packages[name] is None]:
-        remedy = "make lab installs it" if here else "clone the course's repository, which installs it"
-        yield Problem(here, f"{', '.join(absent)} missing, needed to run the notebooks", remedy)
+        whose = "to run the notebooks" if here else "by the course's notebooks alone"
+        remedy = "make lab installs all" if here else "for them, clone the course's repository"
+        yield Problem(here, f"{', '.join(absent)} missing, needed {whose}", remedy)
 
 
 def _runs_in_torch(facts: Machine) -> bool:

@@ -18,6 +18,13 @@ from gemm_course.exercises import manifest
 class _Command(TyperCommand):
     """A command whose help ends with its examples, at the terminal's width."""
 
+    def get_params(self, ctx) -> list:
+        params = super().get_params(ctx)
+        for each in params:
+            if getattr(each, "is_flag", False):
+                each.metavar = ""  # otherwise the help shows <bool>, as if it took a value
+        return params
+
     def format_help(self, ctx, formatter) -> None:
         examples, self.epilog = self.epilog, None  # Rich would wrap the lines of examples as a paragraph
         super().format_help(ctx, formatter)

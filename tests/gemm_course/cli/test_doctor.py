@@ -154,7 +154,8 @@ def test_library_installed_alone_has_its_own_verdict():
     library = dataclasses.replace(without(LAPTOP, "jupyterlab", "matplotlib", "helion"), in_checkout=False)
     (problem,) = doctor.problems(library)
     assert not problem.stops
-    assert "clone the course's repository" in problem.remedy
+    assert "needed by the course's notebooks alone" in problem.what
+    assert problem.remedy == "for them, clone the course's repository"
     assert "The library runs here" in doctor.report(library)
     assert "lesson" not in doctor.report(library)
 

@@ -24,6 +24,7 @@ def test_help_fits_the_terminal_and_breaks_no_path(name, columns, styles, monkey
     assert terminal.help_text(examples).rstrip() in shown
     for word in examples.split():
         assert word in shown
+    assert "bool" not in re.sub("\x1b\\[[0-9;]*m", "", shown), "a flag takes no value"
 
 
 @pytest.mark.parametrize("line", ["docter", "--json", "check nope.ipynb", "check 03 --no-such-option", "--completion"])
