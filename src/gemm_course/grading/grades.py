@@ -147,7 +147,7 @@ def _note(submission: Submission, exercise: Exercise, grades: list[Grade], best:
     if skipped := submission.skipped.get(exercise.name, 0):
         notes.append(f"{skipped} more were not checked")
     if flagged := [i for i, each in enumerate(grades) if each.status == FLAGGED and i != best]:
-        notes.append(f"{FLAGGED}: {printable(versions[flagged[0]].where, _MAX_PLACE)}: {grades[flagged[0]].message}")
+        notes.append(f"{FLAGGED}: {grades[flagged[0]].message}")
     refused = [each.message for i, each in enumerate(grades) if each.status == REFUSED and i != best]
     if grades[best].status != PASSED and (refused := [*refused, *submission.notes]):
         more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
@@ -167,8 +167,11 @@ def _grade_version(
         return Grade(student, exercise, 0, REFUSED, printable(f"{result}: grade it by hand"))
     first = result.first_failure
     message = _on_one_line(result.message or (f"{first.title}: {first.message}" if first else ""))
-    status = FLAGGED if result.flagged else result.status
-    return Grade(student, exercise, result.points, status, printable(message), result)
+    if result.flagged:  # anybody may name a file after somebody else
+        where = printable(answer.where, _MAX_PLACE)
+        text = printable(f"{where}: {message}")
+        return Grade(student, exercise, result.points, FLAGGED, text, result, note=f"this is about {where}")
+    return Grade(student, exercise, result.points, result.status, printable(message), result)
 
 
 def _on_one_line(text: str) -> str:

@@ -187,6 +187,8 @@ def _is_hostile(node: ast.AST, own: set[str]) -> bool:
     if isinstance(node, ast.Attribute):
         listed = node.attr in _ATTRIBUTES_HOSTILE and not (node.attr == "obj" and "obj" in own)
         return listed or (_format_problem(node) == _FIELDS and _names_private(node.value.value))
+    if isinstance(node, ast.MatchClass):
+        return not _ATTRIBUTES_HOSTILE.isdisjoint(node.kwd_attrs)
     return _given_name(node) in _ATTRIBUTES_HOSTILE
 
 

@@ -128,7 +128,7 @@ def test_a_roster_feedback_and_identical_answers(tmp_path, monkeypatch, pretend,
             "course grade: names that look alike are different students: Ann, ann",
             "course grade: not in the roster, but graded: eve",
         ]
-        assert "flagged: Ann: 01: line 1: an answer has no need of .obj" in printed.out
+        assert "flagged: Ann: 01: 01_offsets.ipynb: line 1: an answer has no need of .obj" in printed.out
         rows = {(row["student"], row["exercise"]): row for row in read(tmp_path / "grades.csv")}
         assert [(who, row["points"], row["status"]) for (who, name), row in rows.items() if name != "total"] == [
             ("Ann", "0", "flagged"), ("ann", "10", "passed"), ("bob", "10", "passed"), ("cas", "0", "missing"),
@@ -138,6 +138,7 @@ def test_a_roster_feedback_and_identical_answers(tmp_path, monkeypatch, pretend,
         assert rows["bob", "total"]["message"] == "1 of 1 passed; 2 days late: 30 % of 10 points taken off"
         assert rows["ann", "total"]["points"] == "10"
         assert read(tmp_path / "same.csv") == [{"exercise": "01_offsets", "same": "text", "students": "ann, bob, eve"}]
+    assert "this is about 01_offsets.ipynb" in (tmp_path / "back" / "Ann" / "feedback.txt").read_text()
     assert "missing: nothing was handed in" in (tmp_path / "back" / "cas" / "feedback.txt").read_text()
     assert json.loads((tmp_path / "scores" / "bob" / "results.json").read_text())["score"] == 7
 
@@ -436,7 +437,7 @@ def test_a_class_is_graded(a_class):
     assert (done.returncode, done.stderr) == (1, "")
     assert "29 students, 1 exercise, seed 3" in done.stdout
     assert "refused: gus: gus.zip: cannot be read as a zip file" in done.stdout
-    assert "flagged: b01: 01: line 2: an answer has no need of .bltns" in done.stdout
+    assert "flagged: b01: 01: 01_offsets.ipynb: line 2: an answer has no need of .bltns" in done.stdout
     assert grades_of(folder / "g.csv")["b01"]["status"] == "flagged"
     grades = grades_of(folder / "g.csv")
     grades = {name: row for name, row in grades.items() if len(name) in (3, 5) and not re.match(r"[a-z]\d", name)}

@@ -224,6 +224,7 @@ def test_no_attribute_of_a_frame_or_of_an_exception_leads_to_an_object():
         ("t.obj = 3\ne.__traceback__", True), ("obj = 3\ne.obj", True), ("arr.tofile('x')", False),
         ("[].enum.bltns", True), ("__import__('os')", True), ("f.__globals__", True), ("print.__self__", True),
         ("type('V', (), {'__array_interface__': 1})", True), ("match 1:\n    case __array__: pass", True),
+        ("match 1:\n    case object(__globals__=g): pass", True),
         ("def __getattr__(self, name): pass", True), ("x = '__init__'", False), ("torch.nn.Module()", False),
         ("kernel.used_global_vals", True), ("triton.JITFunction(print).get_capture_scope()", True),
     ],
