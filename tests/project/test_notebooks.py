@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import functools
+import heapq
 import importlib.util
 import itertools
 import math
@@ -200,6 +201,7 @@ UNITS = (
     r"registers|launches)"
 )
 NUMBER = r"\d(?:[\d,]*\d)?(?:\.\d+)?"
+MEASURED = ("ns", "µs", "ms", "s", "TB/s", "GB/s", "TFLOP/s", "%")  # that code has the number, too, is chance
 # A product of sizes, as 64 × 64, is none.
 QUANTITY = re.compile(
     rf"(?<![\w.^·−])({NUMBER})(?:(?:,? (?:to|and|or) |, )({NUMBER}))*[ -]?({UNITS})(?! ?\d|\w| [A-Z]\b)"
@@ -240,6 +242,28 @@ def wasted(block, _):
     return 100 * (1 - sum(sizes) / sum(-(-size // block) * block for size in sizes))
 
 
+def ticket_us(_, bought=1):
+    """From which price of a ticket on another schedule is faster on lesson 05's skewed batch.
+
+    With one tile a ticket: round-robin. With two: these tickets, faster than those of one tile.
+    """
+    problems = [(2048, 1536, tokens) for tokens in testing.routed_sizes("zipf", 8192)]
+    programs = 132
+    free = schedule.simulate(problems, "dynamic", programs, cost=schedule.CostModel(atomic_us=0.0))
+    spans = sorted((span for line in free.programs for span in line), key=lambda span: span.tile.problem)
+    tiles = [span.end - span.start for span in spans]
+
+    def end(price, tiles_of_a_ticket):
+        ends = [0.0] * programs
+        for first in range(0, len(tiles), tiles_of_a_ticket):
+            heapq.heapreplace(ends, ends[0] + price + sum(tiles[first : first + tiles_of_a_ticket]))
+        return max(ends)
+
+    fixed = schedule.simulate(problems, "round_robin", programs).makespan
+    rival = (lambda price: end(price, bought)) if bought > 1 else lambda _: fixed
+    return next(price / 10 for price in range(100) if rival(price / 10) < end(price / 10, 1))
+
+
 def lost(load, apart):
     """Lesson 12's loss of long sums that float32 takes over after so many products."""
     lesson = load()
@@ -270,7 +294,7 @@ def typed_numbers(prose, code, printed):
         for number in re.findall(NUMBER, match[0]):
             shown = re.search(rf"(?<![\d.,]){re.escape(number)}(?:0*(?!\.?\d)){near}(?!\w)", printed)
             literal = re.search(rf"(?<![\w.]){re.escape(number.replace(',', ''))}(?![\w.])", code.replace("_", ""))
-            if not (shown or (literal and unit != "%")):
+            if not (shown or (literal and unit not in MEASURED)):
                 found.append(f"{number} {unit}")
     return found
 
@@ -293,7 +317,11 @@ def test_no_number_of_a_record_is_typed(path):
 ANSWERS = {
     "01": {"1 %": lambda _: math.ceil(100 * (4 * 101 / 401 - 1))},
     "03": {"82 %": lambda _: 100 * (1 - 50 * 80 * 72 / (128 * 128 * 96))},
-    "05": {"73 µs": lambda _: schedule.simulate([(256, 256, 2048), (256, 256, 256)] * 3, "round_robin", 3).makespan},
+    "05": {
+        "73 µs": lambda _: schedule.simulate([(256, 256, 2048), (256, 256, 256)] * 3, "round_robin", 3).makespan,
+        "2 µs": ticket_us,
+        "3 µs": functools.partial(ticket_us, bought=2),
+    },
     "07": {"163 KiB": lambda _: TARGETS["sm_80"].shared_limit / 1024},
     "08": {"227 KiB": lambda _: TARGETS["sm_90"].shared_limit / 1024},
     "09": {f"{share} %": functools.partial(wasted, rows) for share, rows in ((9, 128), (16, 256), (24, 512))},
@@ -322,6 +350,7 @@ def test_a_typed_number_is_found():
     assert typed_numbers("It takes 19 µs, and 4 % less.", "", "18.3 µs, 4.6%") == ["19 µs", "4 %"]
     assert typed_numbers("It takes 18.3 µs, 3 to 5 times as long.", "", "18.3 µs, 3.0 to 5 × as long") == ["3 times"]
     assert typed_numbers("A copy takes 2.5 times as long.", "copy=2.5", "") == []
+    assert typed_numbers("It takes 2 µs, or 64-byte lines.", "n = 2", "") == ["2 µs"]
     assert typed_numbers("Tiles of 128 rows, lesson 12.", "", "") == []
 
 
