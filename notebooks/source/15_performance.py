@@ -118,7 +118,7 @@ measuring.lanes(warm_gpu.spans[first_span:], brackets)
 
 # %% [markdown]
 # The picture has three launches. The stopwatch sees the host's side. Synchronising adds the time in which the host
-# wakes up. Events see the device. (In the last row of the table the events give more: its calls take nearly 2 ms and
+# wakes up. Events see the device. (In the last row of the table the events give more: its calls are the longest, and
 # heat the chip, so that the next one is slower.) If a product takes less time than its launch, none of these methods is
 # enough: see graphs, below.
 #

@@ -10,6 +10,9 @@ from course_kernels import runtime
 pytestmark = pytest.mark.skipif(runtime.has_gpu(), reason="with a GPU kernels are compiled")
 IMPORTERS = {
     "an optimizer": "torch.optim.AdamW([torch.nn.Parameter(torch.ones(3))])",
+    "checkpointing": "import torch.utils.checkpoint\n"
+    "torch.utils.checkpoint.checkpoint(torch.sin, torch.ones(3, requires_grad=True), use_reentrant=False)",
+    "the profiler": "with torch.profiler.profile():\n    torch.ones(3) + 1",
     "a counter of FLOPs": "import torch.utils.flop_counter",
     "Triton's tools": "import triton.language, triton.tools.ragged_tma",
     "the flag, too late": "import os, triton.language; os.environ['TRITON_INTERPRET'] = '1'",

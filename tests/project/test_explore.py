@@ -99,7 +99,8 @@ def explore(page, tmp_path):
     """The page's own part, from a file: without the theme, which test_site.py looks at."""
     body = re.search(r"(?s)<div id=\"explore\".*?</script>\n.*?</script>", PAGE)[0]
     buttons = "".join(re.findall(r"<button[^>]*data-explore.*?</button>", PAGE))
-    (tmp_path / "explore.html").write_text(f'<!doctype html><meta charset="utf-8">{body}{buttons}', "utf-8")
+    head = '<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="_static/site.css">'
+    (tmp_path / "explore.html").write_text(f"{head}{body}{buttons}", "utf-8")
     (tmp_path / "_static").symlink_to(ROOT / "site" / "_static")
     page.command("Page.enable")
     page.command("Runtime.enable")
@@ -140,11 +141,36 @@ def test_bars_are_sliders_and_the_summary_speaks(explore):
     )
 
 
+def test_a_bar_can_be_dragged(explore):
+    before = numbers(explore)
+    box = explore.evaluate(f"({BAR}.scrollIntoView(), {BAR}.getBoundingClientRect().toJSON())")
+    values = []
+    for kind, part in [("mousePressed", 0.25), ("mouseMoved", 0.75), ("mouseReleased", 0.75), ("mouseMoved", 0.1)]:
+        at = dict(x=box["left"] + box["width"] / 2, y=box["bottom"] - part * box["height"])
+        held = dict(button="left", buttons=int(kind != "mouseReleased"))
+        explore.command("Input.dispatchMouseEvent", type=kind, **held, **at)
+        values.append(int(explore.evaluate(f"{BAR}.getAttribute('aria-valuenow')")))
+    most = int(explore.evaluate(f"{BAR}.getAttribute('aria-valuemax')"))
+    assert values == [most // 4] + [most // 4 * 3] * 3, "it moves as long as it is held"
+    assert all(one != other for one, other in zip(before, numbers(explore))), "all numbers change at once"
+
+
+def numbers(page):
+    """Time, utilisation, bytes that tiles read, and bytes that memory delivers, as the page shows them."""
+    return page.evaluate("[...document.querySelectorAll('.explore-numbers dd')].map((each) => each.textContent)")
+
+
 def test_each_experiment_sets_the_page(explore):
     for i, state in enumerate(EXPERIMENTS):
         explore.evaluate(f"document.querySelectorAll('button[data-explore]')[{i}].click()")
-        wanted = timeline_of(state).makespan
-        shown = explore.evaluate("document.querySelector('.explore-numbers dd').textContent")
-        assert shown == f"{wanted:.{1 if wanted < 99.95 else 0}f} µs"
+        timeline = timeline_of(state)
+        traffic = schedule.bytes_moved(timeline, l2_bytes=int(state["cache"]))
+        moved = [each / 1e6 for each in (traffic.requested, traffic.from_memory)]
+        wanted = timeline.makespan
+        assert numbers(explore) == [
+            f"{wanted:.{1 if wanted < 99.95 else 0}f} µs",
+            f"{100 * timeline.utilisation:.0f} %",
+            *(f"{each:.{1 if each < 9.95 else 0}f} MB" for each in moved),
+        ]
     errors = [event for event in explore.events if event["method"] == "Runtime.exceptionThrown"]
     assert errors == []

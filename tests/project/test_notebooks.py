@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import ast
 import base64
+import functools
+import heapq
+import importlib.util
 import itertools
+import math
 import re
 import struct
 
 import pytest
 
+from course_kernels import schedule, testing
+from course_kernels.bench import record
+from course_kernels.targets import TARGETS
+from gemm_course.lessons import l13_group_walks as group_walks
 from places import ROOT
 
 nbformat = pytest.importorskip("nbformat", reason="needs nbformat and jupytext: pip install '.[course,dev]'")
 pytest.importorskip("jupytext", reason="needs nbformat and jupytext: pip install '.[course,dev]'")
 
 import render  # noqa: E402
+import site_lessons  # noqa: E402
 
 SOURCES = sorted(render.SOURCES.glob("*.py"))
 NOTEBOOKS = sorted(render.NOTEBOOKS.glob("*.ipynb"))
@@ -187,22 +196,93 @@ def test_every_question_has_an_answer(path):
 
 # ---- numbers in prose
 
-UNITS = r"(?:ns|µs|ms|s|cycles|TB/s|GB/s|TFLOP/s|GFLOP|MB|GB|TB|W|%|times)"
+UNITS = (
+    r"(?:ns|µs|ms|s|seconds?|cycles|[KMGT]i?B(?:/s)?|bytes|[MGT]FLOPs?(?:/s)?|FLOPs?|MHz|GHz|W|%|percent|times|×|"
+    r"registers|launches)"
+)
 NUMBER = r"\d(?:[\d,]*\d)?(?:\.\d+)?"
-QUANTITY = re.compile(rf"(?<![\w.^·−])({NUMBER})(?:(?:,? (?:to|and|or) |, )({NUMBER}))* ?({UNITS})(?!\w)")
-# What a word of the prose fixes, and nobody measured.
+MEASURED = ("ns", "µs", "ms", "s", "TB/s", "GB/s", "TFLOP/s", "%")  # that code has the number, too, is chance
+# A product of sizes, as 64 × 64, is none.
+QUANTITY = re.compile(
+    rf"(?<![\w.^·−])({NUMBER})(?:(?:,? (?:to|and|or) |, )({NUMBER}))*[ -]?({UNITS})(?! ?\d|\w| [A-Z]\b)"
+)
+# What a word of the prose or an architecture fixes, and nobody measured.
 DEFINED = {
-    "12": ["100,000 times", "4 times"],
+    "02": ["255 registers"],
+    "06": ["66 bytes"],
+    "08": ["40 bytes"],
+    "09": ["2040 bytes"],
+    "10": ["255 registers"],
+    "12": ["100,000 times", "4 times", "1,000 times"],
 }
 
 
 def prose_of(path):
-    """The text of a lesson without code, formulas, references, and answers to what a reader tries."""
+    """The text of a lesson without code, formulas and references."""
     cells = render.jupytext.read(path).cells
     text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    for passed in (r"```.*?```", r"`[^`\n]*`", r"\$\$.*?\$\$", r"^## References.*?(?=^## )", r"^## Try it.*?(?=^## )"):
+    for passed in (r"```.*?```", r"`[^`\n]*`", r"\$\$.*?\$\$", r"^## References.*?(?=^## )"):
         text = re.sub(passed, "…", text, flags=re.DOTALL | re.MULTILINE)
     return " ".join(re.sub(r"\*\*About \d+ minutes", "", text).split())
+
+
+def definitions(path, folder):
+    """A lesson's functions and constants, without running its other cells."""
+    file = folder / path.name
+    file.write_text(site_lessons.as_script(path), "utf-8")
+    found = importlib.util.spec_from_file_location(f"lesson_{path.stem}", file)
+    lesson = importlib.util.module_from_spec(found)
+    found.loader.exec_module(lesson)
+    return lesson
+
+
+def wasted(block, _):
+    """Percent of the rows, in lesson 09's blocks, that no token fills."""
+    sizes = testing.routed_sizes("zipf", 8192, 12)
+    return 100 * (1 - sum(sizes) / sum(-(-size // block) * block for size in sizes))
+
+
+def ticket_us(_, bought=1):
+    """From which price of a ticket on another schedule is faster on lesson 05's skewed batch.
+
+    With one tile a ticket: round-robin. With two: these tickets, faster than those of one tile.
+    """
+    problems = [(2048, 1536, tokens) for tokens in testing.routed_sizes("zipf", 8192)]
+    programs = 132
+    free = schedule.simulate(problems, "dynamic", programs, cost=schedule.CostModel(atomic_us=0.0))
+    spans = sorted((span for line in free.programs for span in line), key=lambda span: span.tile.problem)
+    tiles = [span.end - span.start for span in spans]
+
+    def end(price, tiles_of_a_ticket):
+        ends = [0.0] * programs
+        for first in range(0, len(tiles), tiles_of_a_ticket):
+            heapq.heapreplace(ends, ends[0] + price + sum(tiles[first : first + tiles_of_a_ticket]))
+        return max(ends)
+
+    fixed = schedule.simulate(problems, "round_robin", programs).makespan
+    rival = (lambda price: end(price, bought)) if bought > 1 else lambda _: fixed
+    return next(price / 10 for price in range(100) if rival(price / 10) < end(price / 10, 1))
+
+
+def lost(load, apart):
+    """Lesson 12's loss of long sums that float32 takes over after so many products."""
+    lesson = load()
+    products = lesson.positive(64, 7168, seed=1) * lesson.positive(64, 7168, seed=2)
+    return -float((lesson.add_up(products, apart) / products.sum(1) - 1).mean())
+
+
+def slots(_):
+    """Slots that the workers of lesson 13 look at in its last batch."""
+    row = record.load("jagged")["rows"]["square"]
+    return group_walks.scanned_slots(row["sizes"], row["N"], 132, (128, 128)).group_by_group
+
+
+def in_products(load):
+    """The products' share of the bytes of Mixtral's layer, in lesson 14."""
+    lesson = load()
+    mixtral = lesson.qwen3(32768, k=2, H=4096, I=14336, experts=8)
+    done = lesson.layer_bytes.operations(lesson.plain_layer, *mixtral)
+    return sum(each.moved for each in done if each.name == "product") / sum(each.moved for each in done)
 
 
 def typed_numbers(prose, code, printed):
@@ -214,7 +294,7 @@ def typed_numbers(prose, code, printed):
         for number in re.findall(NUMBER, match[0]):
             shown = re.search(rf"(?<![\d.,]){re.escape(number)}(?:0*(?!\.?\d)){near}(?!\w)", printed)
             literal = re.search(rf"(?<![\w.]){re.escape(number.replace(',', ''))}(?![\w.])", code.replace("_", ""))
-            if not (shown or (literal and unit != "%")):
+            if not (shown or (literal and unit not in MEASURED)):
                 found.append(f"{number} {unit}")
     return found
 
@@ -229,13 +309,48 @@ def test_no_number_of_a_record_is_typed(path):
     )
     code = "\n".join(cell.source for cell in cells)
     typed = typed_numbers(prose_of(path), code, printed)
-    assert [each for each in typed if each not in DEFINED.get(path.stem[:2], [])] == []
+    known = [*DEFINED.get(path.stem[:2], ()), *ANSWERS.get(path.stem[:2], ())]
+    assert [each for each in typed if each not in known] == []
+
+
+# Numbers in answers to what a reader tries: no cell prints them, so each is computed here.
+ANSWERS = {
+    "01": {"1 %": lambda _: math.ceil(100 * (4 * 101 / 401 - 1))},
+    "03": {"82 %": lambda _: 100 * (1 - 50 * 80 * 72 / (128 * 128 * 96))},
+    "05": {
+        "73 µs": lambda _: schedule.simulate([(256, 256, 2048), (256, 256, 256)] * 3, "round_robin", 3).makespan,
+        "2 µs": ticket_us,
+        "3 µs": functools.partial(ticket_us, bought=2),
+    },
+    "07": {"163 KiB": lambda _: TARGETS["sm_80"].shared_limit / 1024},
+    "08": {"227 KiB": lambda _: TARGETS["sm_90"].shared_limit / 1024},
+    "09": {f"{share} %": functools.partial(wasted, rows) for share, rows in ((9, 128), (16, 256), (24, 512))},
+    "12": {"0.4 %": lambda load: 100 * lost(load, 512)},
+    "13": {"83 µs": lambda load: slots(load) / 132 * 0.01},
+    "14": {
+        "42 %": lambda load: 100 * in_products(load),
+        "58 %": lambda load: 100 - 100 * in_products(load),
+        "24,576 bytes": lambda _: 4 * 8 * 768,
+    },
+    "17": {"227 KiB": lambda _: TARGETS["sm_90"].shared_limit / 1024},
+}
+
+
+@pytest.mark.parametrize("number", ANSWERS)
+def test_an_answer_has_the_number_that_comes_out(number, tmp_path):
+    (path,) = (each for each in SOURCES if each.stem.startswith(number))
+    assert set(ANSWERS[number]) <= set(typed_numbers(prose_of(path), "", "")), "the lesson says so"
+    load = functools.partial(definitions, path, tmp_path)
+    for quantity, computed in ANSWERS[number].items():
+        said = quantity.split()[0].replace(",", "")
+        assert f"{computed(load):.{len(said.partition('.')[2])}f}" == said
 
 
 def test_a_typed_number_is_found():
     assert typed_numbers("It takes 19 µs, and 4 % less.", "", "18.3 µs, 4.6%") == ["19 µs", "4 %"]
     assert typed_numbers("It takes 18.3 µs, 3 to 5 times as long.", "", "18.3 µs, 3.0 to 5 × as long") == ["3 times"]
     assert typed_numbers("A copy takes 2.5 times as long.", "copy=2.5", "") == []
+    assert typed_numbers("It takes 2 µs, or 64-byte lines.", "n = 2", "") == ["2 µs"]
     assert typed_numbers("Tiles of 128 rows, lesson 12.", "", "") == []
 
 

@@ -16,7 +16,8 @@ from course_kernels import codegen, runtime
 from course_kernels.fp8.quantize import quantize_whole_blocks
 from course_kernels.gmm import get_config
 from course_kernels.jagged import packing, tritonbench
-from course_kernels.masked.shuffle import plain
+from course_kernels.masked.shuffle import plain as in_plain_order
+from course_kernels.moe import Lora
 from course_kernels.testing import integers
 
 FP8 = torch.float8_e4m3fn
@@ -175,7 +176,7 @@ def _float8(some, ints, ones) -> Iterator[Call]:
         yield Call(f"deepgemm float8 {backend}", library.deepgemm, masked | eight | dict(backend=backend))
         shuffled = dict(WQ=library.shuffle_weight(masked["WQ"]), check=True)
         yield Call(f"deepgemm shuffled {backend}", library.deepgemm, masked | shuffled | dict(backend=backend))
-    yield Call("shuffle_weight", lambda w: plain(library.shuffle_weight(w)), dict(w=some(G, 16, 32)))
+    yield Call("shuffle_weight", lambda w: in_plain_order(library.shuffle_weight(w)), dict(w=some(G, 16, 32)))
     yield Call("unshuffle_weight", library.unshuffle_weight, dict(w=some(G, 16, 32)))
 
 
@@ -233,6 +234,14 @@ def _experts(some, ints, ones) -> Iterator[Call]:
             changed = {} if name == "swiglu" else dict(gate_up=some(G, N, K), gate_up_bias=some(G, N))
             options = dict(backend=backend, activation=name, concatenated=False)
             yield Call(f"moe_feed_forward {name} {backend}", trained, layer | changed | options)
+        plain = {name: value for name, value in layer.items() if "bias" not in name} | dict(backend=backend)
+        shapes = (2, K), (2 * N, 2), (2, N), (K, 2)
+        adapters = {name: some(G, *shape) for name, shape in zip(Lora._fields, shapes)}
+        yield Call(f"moe_feed_forward lora {backend}", trained_adapters, plain | adapters)
+        one = {name: plain[name][:1] for name in ("x", "top_k_weights", "top_k_index")}
+        yield Call(f"moe_feed_forward few {backend}", unwatched, plain | one)
+        for recipe in ("rowwise", "blockwise"):
+            yield Call(f"moe_feed_forward {recipe} {backend}", trained, plain | dict(fp8_recipe=recipe))
 
 
 def trained(**arguments: Any) -> list[Tensor]:
@@ -243,6 +252,22 @@ def trained(**arguments: Any) -> list[Tensor]:
     result = library.moe_feed_forward(**arguments)
     result.backward(torch.ones_like(result))
     return [result.detach(), *(each.grad for each in leaves)]
+
+
+def trained_adapters(**arguments: Any) -> list[Tensor]:
+    """The result of a layer of frozen experts with adapters, and the gradients of the adapters."""
+    factors = [arguments.pop(name) for name in Lora._fields[:4]]
+    for each in flat(factors):
+        each.requires_grad_()
+    result = library.moe_feed_forward(**arguments, lora=Lora(*factors))
+    result.backward(torch.ones_like(result))
+    return [result.detach(), *(each.grad for each in factors)]
+
+
+def unwatched(**arguments: Any) -> Tensor:
+    """The result of a layer without gradients: of few tokens, by kernels of its own."""
+    with torch.no_grad():
+        return library.moe_feed_forward(**arguments)
 
 
 def adapted(adapter: Callable[..., Callable[[], Tensor]], **arguments: Any) -> Tensor:
