@@ -115,7 +115,8 @@ _LOOKS_LIKE = str.maketrans(
 
 def _look(name: str) -> str:
     """A name as it looks: the same for other letters of the same look, for capitals, and for other separators."""
-    plain = unicodedata.normalize("NFKC", name).casefold().translate(_LOOKS_LIKE)
+    seen = re.sub(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})", "", name)  # as ``as_text`` shows what is invisible
+    plain = unicodedata.normalize("NFKC", seen).casefold().translate(_LOOKS_LIKE)
     return re.sub(r"[\W_]+", " ", plain).strip()
 
 

@@ -71,13 +71,27 @@ def test_what_cannot_be_seen_in_a_name_is_shown(tmp_path):
 
 
 def test_names_that_look_alike_and_merged_entries_are_told(tmp_path):
-    names = ("anna", "Anna", "\u0430nna", "ann-marie", "ann_marie", "b0b", "bob", "zoe", "w\u0456\u0456", "wii")
+    names = (
+        "anna",
+        "Anna",
+        "\u0430nna",
+        "ann-marie",
+        "ann_marie",
+        "b0b",
+        "bob",
+        "zoe",
+        "w\u0456\u0456",
+        "wii",
+        "eve",
+        "eve\u200b",
+    )
     hand_in(tmp_path, {f"{name}/01_offsets.ipynb": answer() for name in names})
     flood = {f"zoe_01_offsets ({i}).ipynb": answer() for i in range(2)}
     hand_in(tmp_path, flood | {"cas_01_offsets.ipynb": answer(), "cas_03_tail_masks.ipynb": answer()})
     there = submissions.discover(tmp_path, manifest.exercises())
     assert there.similar == [
-        ["Anna", "anna", "\u0430nna"], ["ann-marie", "ann_marie"], ["b0b", "bob"], ["wii", "w\u0456\u0456"],
+        ["Anna", "anna", "\u0430nna"], ["ann-marie", "ann_marie"], ["b0b", "bob"], ["eve", r"eve\u200b"],
+        ["wii", "w\u0456\u0456"],
     ]  # fmt: skip
     assert there.merged == ["zoe"], "notebooks side by side are how some classes hand in"
 

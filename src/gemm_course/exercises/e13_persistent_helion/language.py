@@ -103,8 +103,13 @@ class Given:
     constexpr = int
     grid = staticmethod(_grid)  # a bound method would hold what was noted
 
+    @staticmethod
+    def arange(length: int) -> Tensor:
+        """Numbers from 0, as of the entries of ``ends``."""
+        return torch.arange(length).as_subclass(Values)
+
     def __getattr__(self, name: str):
-        raise AttributeError(f"this walk needs nothing of hl but hl.grid: the check knows no hl.{name}")
+        raise AttributeError(f"this walk needs nothing of hl but hl.grid and hl.arange: the check knows no hl.{name}")
 
 
 def counting(*bounds):
