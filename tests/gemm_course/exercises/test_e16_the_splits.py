@@ -13,7 +13,7 @@ from exercise_scores import earned
 
 VARIED = [
     "a_row_for_each_choice", "one_expert_of_each_row", "others_numbered_from_the_rank", "received_is_sent",
-    "tokens_with_strangers_dropped",
+    "tokens_with_strangers_dropped", "expert_0_is_nobodys", "the_last_expert_is_nobodys",
 ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -20,8 +21,8 @@ CHECKS = ("once", "experts", "splits", "back", "everyone", "strangers")
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Unequal batches with two experts of one rank, not side by side; an id twice; all tokens on one rank; a rank
-    without tokens; none at all; one rank; ids that are nobody's."""
+    """Unequal batches with the first and the last expert, and two of one rank, not side by side; an id twice; all
+    tokens on one rank; a rank without tokens; none at all; one rank; ids that are nobody's."""
 
     def case(each: int, ids: list, *checks: str) -> Case:
         top_k = next((len(line[0]) for line in ids if line), 2)
@@ -30,14 +31,16 @@ def draw(rng: random.Random) -> list[Case]:
         return Case({"ids": tensors, "experts": each * len(ids)}, checks, label=label)
 
     def expert(rank: int, each: int) -> int:
-        return rank * each + rng.randrange(1, each)  # no rank's first one: its number there is 0, as many things are
+        return rank * each + rng.randrange(
+            1, each - 1
+        )  # no rank's first one: its number there is 0, as many things are
 
     def apart(ranks: int, each: int) -> list[int]:
         return [expert(rank, each) for rank in rng.sample(range(ranks), 2)]
 
-    def around(each: int) -> list[int]:
-        here, there = rng.sample(range(3), 2)  # two experts of one rank, and another's between them
-        return [expert(here, each), expert(there, each), here * each]
+    def around(here: int, each: int) -> list[int]:
+        there = rng.choice([rank for rank in range(3) if rank != here])  # between two experts of one rank
+        return [expert(here, each), expert(there, each), (0, each, 3 * each - 1)[here]]
 
     def twice(each: int) -> list[int]:
         here, there = (expert(rank, each) for rank in rng.sample(range(3), 2))
@@ -46,11 +49,17 @@ def draw(rng: random.Random) -> list[Case]:
     def mixed(each: int) -> list[int]:
         return [expert(rank, each) for rank in rng.sample(range(3), 3)]
 
+    def ends(each: int) -> list[int]:
+        return rng.sample([0, expert(1, each), 3 * each - 1], 3)  # the first and the last id of all, alone at a rank
+
     def batch(kinds, each: int) -> list:
         return [kind(each) for kind in rng.sample(kinds, len(kinds))]
 
     each = rng.choice([4, 5, 7])
-    several = [batch([around] + [mixed] * (1 + more), each) for more in rng.sample(range(3), 3)]
+    several = [
+        batch([partial(around, here), ends] + [mixed] * more, each)
+        for here, more in zip(rng.sample(range(3), 3), rng.sample(range(3), 3))
+    ]
     again = [batch([twice, mixed] + [twice] * rng.randint(0, 1), 4) for _ in range(3)]
     goal = rng.randrange(1, 3)
     one_goal = [[[expert(goal, 5)] for _ in range(rows)] for rows in rng.sample(range(2, 6), 4)]
@@ -236,10 +245,10 @@ def _wrong_rows(answer: Plan, experts: int, parts: list, rows: list) -> tuple[st
                 f"rank {answer.rank} sends tokens to the ranks id {name}. A rank has {each} experts, so the rank of an "
             )
             return "once", f"{text}expert is id // {each}"
-    return _first_row(answer, parts)
+    return _first_row(answer, experts, parts)
 
 
-def _first_row(answer: Plan, parts: list) -> tuple[str, str]:
+def _first_row(answer: Plan, experts: int, parts: list) -> tuple[str, str]:
     """The first token that is sent too rarely, too often, or where it has nothing to do."""
     for r, (part, goal) in enumerate(zip(parts, answer.goals)):
         times = Counter(part)
@@ -253,11 +262,28 @@ def _first_row(answer: Plan, parts: list) -> tuple[str, str]:
             here = [e for e, owner in zip(answer.ids[token], answer.owners[token]) if owner == r]
             if not times[token]:
                 text = f"{about} is not sent to rank {r}, which has its expert {here[0]}"
-                return ("strangers", f"{text}: only {strange[0]} is nobody's") if strange else ("once", text)
+                if strange:
+                    return "strangers", f"{text}: only {strange[0]} is nobody's"
+                return "once", text + _taken_for_nobodys(answer, experts, parts)
             if times[token] > 1:
                 text = f"{about} is sent to rank {r} {times[token]} times: it has {here} there, and one row is enough"
                 return "once", f"{text}\nthe rank adds the results of its experts, and returns one sum"
     raise AssertionError("rows that are right")
+
+
+def _taken_for_nobodys(answer: Plan, experts: int, parts: list) -> str:
+    """The reason if all rows that lack are of the first expert of all, or of the last; else ""."""
+    lack = [
+        [e for e, owner in zip(answer.ids[token], answer.owners[token]) if owner == r]
+        for r, (part, goal) in enumerate(zip(parts, answer.goals))
+        for token in goal
+        if token not in part
+    ]
+    if all(set(here) == {0} for here in lack):
+        return "\nexpert 0 is taken for nobody's: ids count from 0"
+    last = experts - 1
+    taken = all(set(here) == {last} for here in lack)
+    return f"\nexpert {last} is taken for nobody's, and it is the last of {experts}" if taken else ""
 
 
 def _wrong_local(answer: Plan, each: int, rows: list) -> tuple[str, str] | None:
