@@ -43,10 +43,12 @@ def draw(rng: random.Random) -> list[Case]:
     # At least two short of a block: with one short, a missing mask reads as far as `<=` does.
     wide = logits(8 + rng.randint(1, 2), 32 + rng.randint(3, 30))
     narrow = logits(8 + rng.randint(1, 6), 8 + rng.randint(1, 6))
-    large = logits(9, 8 + rng.randint(1, 6))
-    # The last but one lies below every number that an `other` of the size of float16's may be: -65,504 is the least.
-    for row, size in enumerate((120, -200, 300, -300, 100, -150, -2000, -65000, -70)):
+    large = logits(10, 8 + rng.randint(1, 6))
+    # The last but one lies below nearly every number that an `other` of the size of float16's may be: -65,504 is the
+    # least, and the row before has it everywhere.
+    for row, size in enumerate((120, -200, 300, -300, 100, -150, -2000, -65000, -65000, -70)):
         large[row] += size + rng.randint(0, 20)
+    large[-3] = -65504
     large[-2] = -65504 + 32 * torch.tensor([rng.randint(0, 2) for _ in range(large.shape[1])])
     large[-1, rng.randrange(1, large.shape[1])] += 120
     return [
@@ -117,6 +119,12 @@ def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, Causes]:
         if why := _overflow(x, got, written, block[0]):
             return "large", why
         if (value := _counted_outside(x, got, written, block)) is not None:
+            if value < VANISHES:
+                row = int((x.amax(1) - value).abs().argmin())
+                return "large", (
+                    f"no number in row {row} of X is above {x[row].max():g}. The `other` of elements outside of X is "
+                    "as large, so they count in this row's sum. Minus infinity never does"
+                )
             return "masked", (
                 f"the sums are wrong: each element outside of X counts as {value:.3g} and adds exp({value:.3g}). "
                 'With `other=float("-inf")` it adds exp(-inf) = 0'
@@ -223,12 +231,17 @@ def _counted_outside(x, got, written, block) -> float | None:
     pad, full = block[1] - x.shape[1], written.all(1)
     if not pad or not full.any():
         return None
-    # Y is exp(x) / (sum + pad * exp(number)) then.
-    total = x.exp().sum(1, keepdim=True)
-    added = ((x.exp() / got - total) / pad)[full].median()
-    if not 0 < added < torch.inf or not _close(got, x.exp() / (total + pad * added), 2 * TOLERANCE)[written].all():
+    # With e = exp(x - maximum), Y is e / (sum + pad * exp(number - maximum)) then.
+    top = x.amax(1, keepdim=True)
+    e = (x - top).exp()
+    total, highest = e.sum(1, keepdim=True), x.argmax(1, keepdim=True)
+    added = ((1 / got.gather(1, highest) - total) / pad)[:, 0]
+    row = int(added.where(full & added.isfinite(), 0.0).argmax())  # where it counts most
+    if not 0 < added[row] < torch.inf:
         return None
-    return round(float(added.log()), 2) + 0.0
+    number = added[row].log() + top[row]
+    like = e / (total + pad * (number - top).exp())
+    return round(float(number), 2) + 0.0 if _close(got, like, 2 * tolerance(x))[written].all() else None
 
 
 def _never_written(written, counts, block) -> str:
