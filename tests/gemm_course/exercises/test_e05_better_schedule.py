@@ -12,6 +12,7 @@ from gemm_course.judging.case import Case, Ran
 VARIED = [
     "fills_up", "keeps_totals", "old_entries_left", "total_is_the_last_cost", "total_is_the_last_cost_as_listed",
     "no_tile_at_all", "loses_the_rest", "places_for_tiles", "shortest_first", "sorts_in_place", "to_and_fro",
+    "sorted_by_number",
 ]  # fmt: skip
 
 

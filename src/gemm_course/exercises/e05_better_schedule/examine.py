@@ -115,6 +115,7 @@ def _by_cost(costs) -> list[int]:
 # a point that it does not earn in every draw.
 _OTHERS = {
     "listed": lambda costs, programs: _first_free(costs, programs, range(len(costs))),
+    "from the end": lambda costs, programs: _first_free(costs, programs, reversed(range(len(costs)))),
     "shortest": lambda costs, programs: _first_free(costs, programs, _by_cost(costs)[::-1]),
     "rounds": _in_rounds,
     "back and forth": lambda costs, programs: _dealt(programs, _by_cost(costs), back=True),
@@ -263,12 +264,15 @@ def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]
     if end <= allowed:
         return
     panels = [row_panel(work, [min(busy, allowed) for busy in work], "µs of work of each program")]
-    if check != "uniform" and _like("places", costs, programs, schedule):
+    from_the_end = check != "uniform" and _lines(schedule) == _lines(_OTHERS["from the end"](costs, programs))
+    if check != "uniform" and not from_the_end and _like("places", costs, programs, schedule):
         text = f"program {last} ends after {end} µs; up to {allowed} µs are accepted\nthe lists hold places in the "
         text += "sorted list of costs: sort the tiles' numbers by their costs, so that a tile keeps its number"
         yield Finding(check, text, panels)
         return
     why = _wrong_totals(costs, programs, schedule)
+    if from_the_end:
+        why = "\nthe tiles came by their numbers, the last one first: sort them by their costs"
     if check == "uniform":
         fair = -(-len(costs) // programs)
         counts = [len(line) for line in schedule]
@@ -304,6 +308,8 @@ def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]
 def _wrong_totals(costs: list[int], programs: int, schedule: list[list[int]]) -> str:
     """The mistake in the programs' totals; "" if none shows."""
     if programs > 1 and sum(map(bool, schedule)) == 1 and len(costs) > 1:
+        if not schedule[0]:  # with equal totals the first program comes first, if the least is taken
+            return "\neach tile went to the program with the most work: take the one with the least"
         return (
             "\nall of it went to one program, which always came first: add the tile's cost to its total, and let"
             "\nheapreplace put that in its place. An entry that is changed where it is stays first, and heappush alone "
@@ -312,6 +318,11 @@ def _wrong_totals(costs: list[int], programs: int, schedule: list[list[int]]) ->
     if any(_like(name, costs, programs, schedule) for name in ("last cost", "last cost, as listed")):
         return "\na program's total is its last tile's cost here: add the cost to the total"
     return ""
+
+
+def _lines(schedule: list[list[int]]) -> list[list[int]]:
+    """The programs' tiles, without an order of programs or tiles."""
+    return sorted(map(sorted, schedule))
 
 
 def _like(name: str, costs: list[int], programs: int, schedule: list[list[int]]) -> bool:
