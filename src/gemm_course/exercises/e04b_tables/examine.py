@@ -219,12 +219,24 @@ def _about_strides(got: list, true: dict) -> Words:
     if got == [[*row[:2], row[3], row[2], *row[4:]] for row in want]:
         g, c = 0, 2
         why = "these are the strides of W; the kernel reads B = Wᵀ, whose rows are W's columns"
+    elif taken := _taken_strides(got, want):
+        g, c, why = taken
     else:
         g, c = _first(got, want)
         why = _why_stride(got, want, true["sizes"][g], g, c)
     steps = counted(want[g][c], "element")
     text = f"`strides[{g}, {c}]` is {got[g][c]}; in problem {g} {STRIDES[c]} in steps of {steps}"
     return Words(text, because=why)
+
+
+def _taken_strides(got: list, want: list) -> tuple[int, int, str] | None:
+    """The first wrong place of a matrix that has another one's strides in all problems, and the reason."""
+    for (*at, name), (*there, other) in itertools.permutations(OPERANDS, 2):
+        wrong = [(g, c) for g, row in enumerate(want) for c in sorted(at) if got[g][c] != row[c]]
+        has = [[row[c] for c in at] for row in got]
+        if wrong and any(has == [[row[c] for c in order] for row in want] for order in (there, there[::-1])):
+            return *wrong[0], f"that is a stride of {other}; the table needs the strides of {name} here"
+    return None
 
 
 def _why_stride(got: list, want: list, size: list, g: int, c: int) -> str:

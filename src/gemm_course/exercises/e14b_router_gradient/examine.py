@@ -67,6 +67,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if pitch := out.wrong_pitch():
         stride = out.values.stride(0)
         text = f"the rows of out are stride_out = {stride} elements apart, and they were stored {pitch} apart"
+        if pitch == stride + k:  # place // k * stride_out + place
+            text = f"each token is stored k = {k} columns further than the one before: a choice's slot is `place % k`"
         yield Finding("place", text, pictures)
         yield Finding("bounds", (diagnosis.stores_outside(ran), text), pictures)
         return
