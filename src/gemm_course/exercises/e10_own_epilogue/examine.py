@@ -77,6 +77,7 @@ _MISTAKES: tuple[tuple[str, str, Callable], ...] = (
     ("silu", "GELU, another activation", lambda x: _rounded(torch.nn.functional.gelu(x))),
     ("silu", "x / (1 + exp(-1.702 x)), an approximation of GELU", lambda x: _rounded(x * torch.sigmoid(1.702 * x))),
     ("silu", "x · tanh(x): the sigmoid of x is (1 + tanh(x / 2)) / 2", lambda x: _rounded(x * x.tanh())),
+    ("silu", "x · (1 + tanh(x)) / 2: the sigmoid of x has tanh(x / 2)", lambda x: _rounded(x * torch.sigmoid(2 * x))),
     ("silu", "x² times the sigmoid: there is one x too many", lambda x: _rounded(x * silu(x))),
 )  # fmt: skip
 
