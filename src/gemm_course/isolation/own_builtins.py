@@ -13,7 +13,8 @@ from types import ModuleType
 
 from gemm_course.isolation.static_check import NAMES
 
-_NEEDED = {"__build_class__", "__debug__"}  # by class statements and assertions
+# By class statements, by assertions, and by what CuTe DSL makes of a function with an `if` or a loop.
+_NEEDED = {"__build_class__", "__debug__", "locals"}
 _type, _import = builtins.type, builtins.__import__
 
 
@@ -22,7 +23,7 @@ def of_an_answer() -> dict[str, object]:
     kept = {
         name: value
         for name, value in vars(builtins).items()
-        if name not in NAMES and (not name.startswith("_") or name in _NEEDED)
+        if name in _NEEDED or not (name in NAMES or name.startswith("_"))
     }
     return {**kept, "type": type_of, "__import__": _import_for_an_answer}
 
