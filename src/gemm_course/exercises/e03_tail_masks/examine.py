@@ -55,6 +55,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     picture = [panel(c, want, (BLOCK, BLOCK), "your C", reach=BLOCK)]
     text = diagnosis.tiles(c, want, (BLOCK, BLOCK))
     check, why = _why(a, b, c, want, ran) if text else (None, "")
+    if text and (moved := _added_twice(c, want)):
+        check, why = "tiles", moved
     if check == "*":
         yield Finding("*", (text, why), picture)
         return
@@ -141,6 +143,23 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, Causes]:
         row, col = c.missing.nonzero()[0].tolist()
         return check, f"({row}, {col}) is inside C ({rows} × {cols}), and the store's mask leaves it out"
     return check, ""
+
+
+def _added_twice(c: Written, want) -> str:
+    """A message if each tile is stored as far from its place as that is from C's first row, or column, or both."""
+    (rows, cols), ldc = want.shape, c.values.stride(0)
+    for what, down, across in (("`row` and `col`", 1, 1), ("`row`", 1, 0), ("`col`", 0, 1)):
+        flat = torch.full((2 * (rows + BLOCK) * ldc,), torch.nan, dtype=torch.float64)
+        for i in range(0, rows, BLOCK):
+            for j in range(0, cols, BLOCK):
+                tile = want[i : i + BLOCK, j : j + BLOCK]
+                places = torch.arange(tile.shape[0])[:, None] * ldc + torch.arange(tile.shape[1])
+                flat[places + (1 + down) * i * ldc + (1 + across) * j] = tile
+        found = flat[: rows * ldc].view(rows, ldc)[:, :cols]
+        same = torch.equal(torch.isnan(found), c.missing)
+        if same and c.missing.any() and torch.equal(found[~c.missing], c.values.double()[~c.missing]):
+            return f"`c_ptrs` contains {what} already: nothing is added to it where C is stored"
+    return ""
 
 
 def _rounded_or_doubled(a, b, gave) -> str:
