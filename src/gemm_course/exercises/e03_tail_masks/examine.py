@@ -118,6 +118,8 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, Causes]:
             if gave(product[:rows, :cols]):
                 why = f"every block of {names} was transposed in the load: load a and b as they are stored"
                 return "tiles", why
+        if gave(_blocks_turned(want)[1][:rows, :cols]):
+            return "tiles", "each tile of C is stored transposed: `acc` has the tile's rows and columns already"
         alive = got != 0
         rows_alive, cols_alive = alive.any(1), alive.any(0)
         if gave(want * rows_alive[:, None] * cols_alive):
@@ -208,16 +210,17 @@ def _blocks_twice(matrix, rows: int, cols: int, axis: int) -> torch.Tensor:
     return found
 
 
+def _blocks_turned(matrix) -> tuple[torch.Tensor, torch.Tensor]:
+    """A matrix padded to whole blocks; then each of them transposed."""
+    down, across = (-(-extent // BLOCK) for extent in matrix.shape)
+    padded = torch.zeros(down * BLOCK, across * BLOCK, dtype=matrix.dtype)
+    padded[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return padded, padded.view(down, BLOCK, across, BLOCK).transpose(1, 3).reshape(padded.shape)
+
+
 def _turned(a, b) -> Iterator[tuple[str, torch.Tensor]]:
     """(names, product) with the blocks of one operand, or of both, transposed once too often."""
-
-    def blocks(matrix):
-        down, across = (-(-extent // BLOCK) for extent in matrix.shape)
-        padded = torch.zeros(down * BLOCK, across * BLOCK, dtype=matrix.dtype)
-        padded[: matrix.shape[0], : matrix.shape[1]] = matrix
-        return padded, padded.view(down, BLOCK, across, BLOCK).transpose(1, 3).reshape(padded.shape)
-
-    (a, a_turned), (b, b_turned) = blocks(a), blocks(b)
+    (a, a_turned), (b, b_turned) = _blocks_turned(a), _blocks_turned(b)
     yield "A", a_turned.T @ b
     yield "B", a.T @ b_turned
     yield "A and of B", a_turned.T @ b_turned
