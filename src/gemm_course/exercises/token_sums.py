@@ -80,11 +80,12 @@ def held_before(written: Written) -> Tensor:
     return torch.isnan(written.values) & (~written.missing | (written.counts > 0))
 
 
-def explain_empty(result: Written, parts: Tensor, start: int, name: str, in_loop: bool) -> str:
+def explain_empty(result: Written, parts: Tensor, start: int, block: int, name: str, in_loop: bool) -> str:
     """The mistake in the result of an empty group at token `start`; "" if it is zero.
 
     Args:
         parts: the part that each token adds, as for `range_of_sum`.
+        block: tokens of one iteration of the loop.
         name: the name of the group, with which the sentence begins.
         in_loop: whether other results were stored several times.
     """
@@ -105,7 +106,8 @@ def explain_empty(result: Written, parts: Tensor, start: int, name: str, in_loop
     text += f" is not zero but the sum over {_tokens(*found)}"
     if found == (start, 2 * start):
         return text + _END_FOR_SIZE
-    return f"{text}: is a block added before the loop checks whether there is one?" if found[0] == start else text
+    added = found == (start, start + block)
+    return f"{text}: is a block added before the loop checks whether there is one?" if added else text
 
 
 def range_of_sum(got: Tensor, parts: Tensor) -> tuple[int, int] | None:

@@ -53,14 +53,16 @@ class Event(Struct, frozen=True):
 class MaskProblem(Struct, frozen=True):
     """A mistake in the mask of a load or store, as the source shows it: see `masks.problems`.
 
-    Three are no masks': "brackets" of any comparison (`code` is the sign between the comparisons), "index" into a
-    pointer and "step" of a loop (`code` is the name).
+    Four are no masks': "brackets" of any comparison (`code` is the sign between the comparisons), "index" into a
+    pointer and "step" of a loop (`code` is the name), and "dropped", a call whose result nothing takes.
     """
 
     first: int  # lines of the access
     last: int
     line: int  # of the part that is wrong
-    kind: Literal["and", "or", "either", "flat", "flat part", "turned", "foreign", "brackets", "index", "step"]
+    kind: Literal[
+        "and", "or", "either", "flat", "flat part", "turned", "foreign", "brackets", "index", "step", "dropped"
+    ]
     code: str = ""  # the part
     other: str = ""  # the pointers' part along the same dimension, of "turned" and "foreign"
     side: Literal["rows"] | None = None  # the extent that it fails to mask; None: any

@@ -139,6 +139,9 @@ def _(problem: MaskProblem) -> list[Line]:
         text = f"a pointer has no elements: tl.load({problem.code} + …) reads one"
     elif problem.kind == "step":
         text = f"this adds the program's own number to `{problem.code}`, 0 in program 0: step by tl.num_programs(0)"
+    elif problem.kind == "dropped":
+        verb = "assign" if problem.code.startswith("tl.dot") else "add"
+        text = f"nothing takes the sum that {problem.code[:_MOST_QUOTED]} returns: {verb} it to `acc`"
     elif problem.kind in ("and", "or"):
         sign = "&" if problem.kind == "and" else "|"
         text = f"`{problem.kind}` keeps only one of two masks, as Python reads it: combine them with `{sign}`"
@@ -329,7 +332,7 @@ def _(cause: causes.CannotCheck) -> list[Line]:
 # ---- messages
 
 
-_ANYWHERE = ("brackets", "index", "step")
+_ANYWHERE = ("brackets", "index", "step", "dropped")
 
 
 def first_of_all(masks: Sequence[MaskProblem]) -> tuple[MaskProblem, ...]:

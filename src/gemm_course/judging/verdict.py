@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gemm_course.judging.causes import BELOW, Cause, Causes, Drawn, MaskProblem, Raised, Words, causes_of
+from gemm_course.judging.causes import BELOW, Cause, Causes, Drawn, MaskProblem, Observed, Raised, Words, causes_of
 from gemm_course.judging.exercise import COMPILES, Exercise
 from gemm_course.judging.results import FAILED, PASSED, TODO, UNCHECKED, Property, Result
 from gemm_course.judging.sentences import Writer, first_of_all
 from gemm_course.judging.untrusted import printable
+
+_NOT_COMBINED = ("and", "or", "either")  # kinds of `MaskProblem`
 
 
 @dataclass
@@ -78,7 +80,10 @@ class Verdict:
         """
         lead = self._lead(masks)
         writer, exercise = Writer(source, () if lead else masks), self.exercise
-        message = writer.write((*lead, *self.stopped))[0]
+        # Where nothing takes a sum, C is 0, and other causes of that are none.
+        dropped = lead and isinstance(lead[0], MaskProblem) and lead[0].kind == "dropped"
+        stopped = [each for each in self.stopped if not dropped or isinstance(each, (Raised, Drawn))]
+        message = writer.write((*lead, *stopped))[0]
         properties = []
         for check in exercise.checks if self.checks else ():
             held = self.checks[check.name]
@@ -99,8 +104,14 @@ class Verdict:
     def _lead(self, masks: Sequence[MaskProblem]) -> tuple[Cause, ...]:
         if self.status in (PASSED, TODO, UNCHECKED):
             return ()
+        found = [*self.stopped, *(each for held in self.checks.values() for each in held.causes)]
+        found += [part for each in found if isinstance(each, Words) for part in causes_of(each.because)]
+        seen = [each.event.line for each in found if isinstance(each, Observed)]
+        # Two masks that are not combined look like a mask that lacks one of them.
+        apart = [each for each in masks if each.kind in _NOT_COMBINED]
+        apart = [each for each in apart if any(each.first <= line <= each.last for line in seen)]
         suspects = self.suspects or ()
-        return first_of_all(masks)[:1] or (tuple(suspects) if len(suspects) == 1 else ())
+        return first_of_all(masks)[:1] or tuple(apart[:1] or (suspects if len(suspects) == 1 else ()))
 
 
 def _kind(cause: Cause) -> object:

@@ -9,6 +9,7 @@ _PLACES = {"load": 1, "store": 2}  # of the mask among the arguments
 _WORDS = {ast.And: "and", ast.Or: "or"}
 # Functions whose result has the shape of their arguments, broadcast.
 _ELEMENTWISE = {"abs", "max_contiguous", "maximum", "minimum", "multiple_of", "where"}
+_SUMS = ("dot", "sum")
 _TURNING = {"T", "permute", "reshape", "trans", "view"}
 _SCALARS = {"cdiv", "int", "len", "max", "min", "num_programs", "program_id"}
 
@@ -20,7 +21,7 @@ def problems(source: str) -> list[dict]:
     what the pointers do not have there (that alone explains an access outside, and is no mistake without one). What is
     wrong wherever it
     stands in a kernel comes first: comparisons whose brackets are missing (`&` binds tighter than `<`), an index into
-    a pointer, and a loop's step by the program's own number.
+    a pointer, a loop's step by the program's own number, and a sum that nothing takes.
     """
     try:
         tree = ast.parse(source)
@@ -28,7 +29,7 @@ def problems(source: str) -> list[dict]:
         kernels = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_kernel(node)]
         inside = [(kernel, node) for kernel in kernels for node in ast.walk(kernel)]
         leading = [_without_brackets(node) for _, node in inside if reader.lacks_brackets(node)]
-        leading += [found for each in inside if (found := _no_pointer_or_step(*each))]
+        leading += [found for each in inside if (found := _wrong_anywhere(*each))]
         return leading[:_MOST] + [
             {"first": call.lineno, "last": call.end_lineno or call.lineno, **problem}
             for call in reader.calls[:_MOST]
@@ -219,8 +220,11 @@ def _is_kernel(function: ast.FunctionDef) -> bool:
     return any(getattr(each, "attr", getattr(each, "id", "")) == "jit" for each in names)
 
 
-def _no_pointer_or_step(kernel: ast.FunctionDef, node: ast.AST) -> dict | None:
-    """The problem of `x_ptr[i]` with a parameter of a kernel, and of `tile += tl.program_id(0)` as a loop's step."""
+def _wrong_anywhere(kernel: ast.FunctionDef, node: ast.AST) -> dict | None:
+    """The problem of `x_ptr[i]` with a parameter of a kernel, of `tile += tl.program_id(0)` as a loop's step, and of a
+    sum that is a statement of its own."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _called(node.value) in _SUMS:
+        return _leading(node, "dropped", ast.unparse(node.value))
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id.endswith("_ptr"):
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         given = node.value.id in {each.arg for each in kernel.args.args} - _assigned(kernel)

@@ -29,7 +29,9 @@ def test_a_mistake_with_descriptors_is_explained_once_and_first(judge, name):
     assert set(others) <= set(follows), result.text()
 
 
-@pytest.mark.parametrize(("name", "points"), [("coordinates_exchanged", 0), ("pointer_of_c_moved_as_well", 8)])
+@pytest.mark.parametrize(
+    ("name", "points"), [("coordinates_exchanged", 0), ("pointer_moved", 8), ("pointer_of_c_moved_as_well", 8)]
+)
 def test_one_answer_earns_the_same_whatever_is_drawn(judge, name, points):
     """No draw has a matrix as narrow as a tile: there, exchanged coordinates are (0, 0), which is right by chance."""
     (exercise,) = manifest.find("06")

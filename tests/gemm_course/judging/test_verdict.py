@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemm_course.exercises import manifest
-from gemm_course.judging.causes import BELOW, MaskProblem, NotCompiled, Words
+from gemm_course.judging.causes import BELOW, Event, MaskProblem, NotCompiled, Observed, Words
 from gemm_course.judging.exercise import COMPILES
 from gemm_course.judging.results import FAILED, TODO
 from gemm_course.judging.verdict import Verdict
@@ -61,6 +61,29 @@ def test_below_a_mistake_that_explains_all_only_the_compiler_says_more_than_a_li
     assert found["tiles"].shown == "tile 3 is wrong"
     assert found[COMPILES].shown.split("\n")[1:] == ["one word", "and another"]
     assert all(found[name].message.startswith("line 3: `&` binds") for name in ("tiles", COMPILES))
+
+
+def test_masks_that_are_not_combined_stand_before_what_they_look_like():
+    verdict, event = Verdict(MASKS), Event("store", "C", 4, "columns", (0, 9), shape=(2, 9))
+    verdict.suspects = [Words("no column is masked")]
+    verdict.checks["store"].fail(Observed(event))
+    either = MaskProblem(3, 5, 3, "either")
+    assert (
+        verdict.result("", [either]).message
+        == "line 3: `|` accepts what either of two masks does: combine them with `&`"
+    )
+    for other in (MaskProblem(5, 5, 5, "either"), MaskProblem(3, 5, 3, "flat")):
+        assert verdict.result("", [other]).message == "no column is masked"
+
+
+def test_a_sum_that_nothing_takes_is_the_only_cause():
+    verdict = Verdict(MASKS)
+    verdict.stop(None, "C is 0 everywhere: does the loop run?")
+    dropped = MaskProblem(3, 3, 3, "dropped", "tl.dot(a, b)")
+    assert (
+        verdict.result("", [dropped]).message
+        == "line 3: nothing takes the sum that tl.dot(a, b) returns: assign it to `acc`"
+    )
 
 
 def test_a_hole_leaves_no_checks():

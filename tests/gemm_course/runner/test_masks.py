@@ -118,7 +118,7 @@ def first_of_all(code, decorator="@triton.jit"):
     source = f"{decorator}\ndef tile(a_ptr, sizes_ptr, M, N):\n" + "".join(
         f"    {line}\n" for line in code.splitlines()
     )
-    return [each["kind"] for each in masks.problems(source) if each["kind"] in ("brackets", "index", "step")]
+    return [each["kind"] for each in masks.problems(source) if each["kind"] in ("brackets", "dropped", "index", "step")]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,7 @@ def first_of_all(code, decorator="@triton.jit"):
         ("inside = (rows < M) & cols < N", "brackets"),
         ("M = sizes_ptr[0]", "index"),
         ("while tile < M:\n    tile += tl.program_id(0)", "step"),
+        ("for k in range(M):\n    tl.dot(a, b, acc)", "dropped"),
     ],
 )
 def test_what_is_wrong_in_any_kernel_comes_first_of_all(code, kind):
@@ -146,6 +147,7 @@ def test_what_is_wrong_in_any_kernel_comes_first_of_all(code, kind):
         "for g in range(N):\n    row = g * M\n    row += tl.program_id(0)",
         "while first < N:\n    tile = first\n    tile += tl.program_id(0)\n    first += M",
         "both = (rows < M) & (cols < N)",
+        "acc += tl.dot(a, b)",
     ],
 )
 def test_right_code_is_not_advised(code):

@@ -120,6 +120,8 @@ def _mistake(name: str, got: torch.Tensor, want: list[int], sizes: list[int]) ->
             "these are the last rows themselves: an exclusive end is one further": [end - 1 for end in want],
         }
         return text + next((f"; {why}" for why, wrong in known.items() if got == wrong), _too_short(got, want, sizes))
+    if known := _known_groups(got, want, sizes):
+        return f"row {at} belongs to group {want[at]}, and `group` says {got[at]}; {known}"
     if want[at] == -1:
         return f"row {at} is after the last group, so its group is -1, and `group` says {got[at]}"
     ends = list(accumulate(sizes))
@@ -131,6 +133,17 @@ def _mistake(name: str, got: torch.Tensor, want: list[int], sizes: list[int]) ->
     if at in ends and got[at] < want[at]:
         return f"{text}: that group ends at {at}, exclusive, so row {at} is not in it"
     return text
+
+
+def _known_groups(got: list[int], want: list[int], sizes: list[int]) -> str:
+    """A likely mistake that gives these groups, where no row is after the last one; "" if none does."""
+    if -1 in want or len(set(want)) < 2:
+        return ""
+    if got == _groups_of(sizes, len(want)):
+        return "this searches in `sizes`: a row's group follows from `ends`"
+    if got[:-1] == want[1:] and got[-1] not in want:
+        return "these are the groups of rows 1 and on: the first row is row 0"
+    return ""
 
 
 def _too_short(got: list[int], want: list[int], sizes: list[int]) -> str:

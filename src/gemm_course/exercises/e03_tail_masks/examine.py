@@ -55,6 +55,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     picture = [panel(c, want, (BLOCK, BLOCK), "your C", reach=BLOCK)]
     text = diagnosis.tiles(c, want, (BLOCK, BLOCK))
     check, why = _why(a, b, c, want, ran) if text else (None, "")
+    if text and (moved := _added_twice(c, want)):
+        check, why = "tiles", moved
     if check == "*":
         yield Finding("*", (text, why), picture)
         return
@@ -116,6 +118,8 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, Causes]:
             if gave(product[:rows, :cols]):
                 why = f"every block of {names} was transposed in the load: load a and b as they are stored"
                 return "tiles", why
+        if gave(_blocks_turned(want)[1][:rows, :cols]):
+            return "tiles", "each tile of C is stored transposed: `acc` has the tile's rows and columns already"
         alive = got != 0
         rows_alive, cols_alive = alive.any(1), alive.any(0)
         if gave(want * rows_alive[:, None] * cols_alive):
@@ -141,6 +145,23 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, Causes]:
         row, col = c.missing.nonzero()[0].tolist()
         return check, f"({row}, {col}) is inside C ({rows} × {cols}), and the store's mask leaves it out"
     return check, ""
+
+
+def _added_twice(c: Written, want) -> str:
+    """A message if each tile is stored as far from its place as that is from C's first row, or column, or both."""
+    (rows, cols), ldc = want.shape, c.values.stride(0)
+    for what, down, across in (("`row` and `col`", 1, 1), ("`row`", 1, 0), ("`col`", 0, 1)):
+        flat = torch.full((2 * (rows + BLOCK) * ldc,), torch.nan, dtype=torch.float64)
+        for i in range(0, rows, BLOCK):
+            for j in range(0, cols, BLOCK):
+                tile = want[i : i + BLOCK, j : j + BLOCK]
+                places = torch.arange(tile.shape[0])[:, None] * ldc + torch.arange(tile.shape[1])
+                flat[places + (1 + down) * i * ldc + (1 + across) * j] = tile
+        found = flat[: rows * ldc].view(rows, ldc)[:, :cols]
+        same = torch.equal(torch.isnan(found), c.missing)
+        if same and c.missing.any() and torch.equal(found[~c.missing], c.values.double()[~c.missing]):
+            return f"`c_ptrs` contains {what} already: nothing is added to it where C is stored"
+    return ""
 
 
 def _rounded_or_doubled(a, b, gave) -> str:
@@ -189,16 +210,17 @@ def _blocks_twice(matrix, rows: int, cols: int, axis: int) -> torch.Tensor:
     return found
 
 
+def _blocks_turned(matrix) -> tuple[torch.Tensor, torch.Tensor]:
+    """A matrix padded to whole blocks; then each of them transposed."""
+    down, across = (-(-extent // BLOCK) for extent in matrix.shape)
+    padded = torch.zeros(down * BLOCK, across * BLOCK, dtype=matrix.dtype)
+    padded[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return padded, padded.view(down, BLOCK, across, BLOCK).transpose(1, 3).reshape(padded.shape)
+
+
 def _turned(a, b) -> Iterator[tuple[str, torch.Tensor]]:
     """(names, product) with the blocks of one operand, or of both, transposed once too often."""
-
-    def blocks(matrix):
-        down, across = (-(-extent // BLOCK) for extent in matrix.shape)
-        padded = torch.zeros(down * BLOCK, across * BLOCK, dtype=matrix.dtype)
-        padded[: matrix.shape[0], : matrix.shape[1]] = matrix
-        return padded, padded.view(down, BLOCK, across, BLOCK).transpose(1, 3).reshape(padded.shape)
-
-    (a, a_turned), (b, b_turned) = blocks(a), blocks(b)
+    (a, a_turned), (b, b_turned) = _blocks_turned(a), _blocks_turned(b)
     yield "A", a_turned.T @ b
     yield "B", a.T @ b_turned
     yield "A and of B", a_turned.T @ b_turned

@@ -67,6 +67,7 @@ class Walk(NamedTuple):
     drifts: bool = False  # counts the tiles of a problem up to the program's own as passed
     mixes: bool = False  # compares a tile's number in all problems with the tiles of one
     strays: bool = False  # goes on to the next problem after each tile, and counts only a problem without one
+    areas: Sequence[int] = ()  # of each problem: the tiles that it is taken to have, if not rows * columns
     why: str = ""
 
     def logs(self, programs: int) -> list[list[Tile]]:
@@ -77,7 +78,8 @@ class Walk(NamedTuple):
         tile, passed, found = program, 0, []
         for g, (rows, cols) in enumerate(self.grids):
             tile, before = program if self.returns else tile, len(found)
-            while tile < (0 if self.mixes else passed) + rows * cols + self.late:
+            tiles = self.areas[g] if self.areas else rows * cols
+            while tile < (0 if self.mixes else passed) + tiles + self.late:
                 found.append((g, *_PLACES[self.place](tile - passed, tile, rows, cols)))
                 tile += self.step
                 if self.leaves or self.strays:
@@ -89,7 +91,7 @@ class Walk(NamedTuple):
             if self.drifts:
                 passed = tile
             elif self.counts:
-                passed = rows * cols if self.forgets else passed + rows * cols
+                passed = tiles if self.forgets else passed + tiles
             if self.short:
                 passed = (passed + 128) % 256 - 128
         return found
@@ -148,6 +150,8 @@ def explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> Walk |
         (turned, f"a tile has BLOCK_M = {BLOCK_M} rows and BLOCK_N = {BLOCK_N} columns"),
     )
     walks += [right._replace(grids=each, why=why) for each, why in other_grids]
+    areas = [-(-m * n // (BLOCK_M * BLOCK_N)) for m, n, _ in problems]
+    walks.append(right._replace(areas=areas, why="tiles are counted along M and along N, and multiplied: cdiv of each"))
     walks += [right._replace(**changes, why=why) for changes, why in _MISTAKES]
     # Last, because some of many steps may fit by chance what another mistake gives.
     walks += [Walk(step, place, grids) for place in _PLACES for step in steps]

@@ -33,6 +33,12 @@ def draw(rng: random.Random) -> list[Case]:
         sizes = [BLOCK_M * tiles + rng.randint(5, BLOCK_M - 2) for tiles in whole]
         # The first group that is computed has a whole tile: so something is right of an answer that loses the others.
         sizes[groups[0]] = BLOCK_M + sizes[groups[0]] % BLOCK_M
+        if len(groups) == 2 and not long:
+            # A computed group has more rows than lie before it: with A's pointer moved to the group, it is not all 0,
+            # as with an extent that is too small, or a sum of nothing.
+            before = groups[0] or 2
+            sizes[before - 1] %= BLOCK_M
+            sizes[before] = BLOCK_M * (sum(sizes[:before]) // BLOCK_M + 1) + sizes[before] % BLOCK_M
         if len(groups) == 4:
             sizes[rng.randint(1, 2)] = 0
         ends = list(accumulate(sizes))
@@ -143,7 +149,10 @@ def _at_row_zero(c: Written, want, bounds: tuple[int, int]) -> bool:
     """True if rows 0 and on of C hold a group that begins further on: its last row, which nothing overwrites."""
     start, end = bounds
     own = slice(end - start - 1, end - start)
-    return 0 < end - start <= start and torch.equal(c.values[own].double(), want[end - 1 : end])
+    # Where that is a row of the group, A may be read further down instead; then the last row is written, too.
+    if not 0 < start < end or (end - start > start and not c.missing[end - 1].all()):
+        return False
+    return torch.equal(c.values[own].double(), want[end - 1 : end])
 
 
 def _not_judged(case: Case, some: bool) -> Iterator[Finding]:

@@ -55,7 +55,7 @@ def draw(rng: random.Random) -> list[Case]:
     rest = [name for name in MISTAKES if name not in EQUAL + ALSO_EQUAL]
     found, sizes, columns = _problem(rng, BLACKWELL, EQUAL, rest, ALSO_EQUAL, whole=True)
     rule = {"b_stride": rng.choice((ALONG_K, ALONG_N))}
-    K = 8 * rng.randint(4, 7) + rng.randint(1, 7)
+    K = 8 * rng.randint(4, 7) + rng.choice((1, 2, 3, 5, 6, 7))  # 4 over a multiple is as many as it lacks
     fitting = [each._replace(**rule) for each in found]
     cases.append(_case(rng, fitting, sizes, columns, K, True, "int64", EQUAL, better=False))
     for target, dtype in (("90", "bfloat16"), ("90a", "float32")):
@@ -338,10 +338,11 @@ def _unaligned(picked, mat_a, mat_b, a, b, operands: list, kept: bool) -> str | 
         shape, strides = given["shape"], given["stride"]
         odd = [step for step in strides if step != 1 and step % unit]
         if odd:
-            size = unit * mat_a.element_size()
+            size, more = unit * mat_a.element_size(), K % unit
+            over = f". K = {K} lacks {-K % unit} of a multiple, and {more} were added, what is over one"
             return (
                 f"{name}'s strides beside 1 must be multiples of {unit} elements, {size} bytes; got strides "
-                f"{tuple(strides)} for shape {tuple(shape)}: pad K"
+                f"{tuple(strides)} for shape {tuple(shape)}: pad K" + over * (a.shape[1] == K + more > K)
             )
         if given["past"]:
             return f"{name} must start at a multiple of {ALIGNMENT_BYTES} bytes, and starts {given['past']} past one"

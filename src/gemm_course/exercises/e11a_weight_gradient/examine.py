@@ -13,7 +13,7 @@ from gemm_course.exercises.e11a_weight_gradient.run import BLOCK_K, BLOCK_M, BLO
 from gemm_course.exercises.inputs import bounds_of, whole_numbers
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran, Written
-from gemm_course.judging.causes import BELOW, Causes, Observed, Words
+from gemm_course.judging.causes import ABOVE, BELOW, Causes, Observed, Words
 from gemm_course.judging.panels import panel
 
 TILE = BLOCK_K, BLOCK_N
@@ -84,10 +84,14 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     yield from _touched(case, ran, pictures)
     in_loop = int(c.counts.max()) > 1
     empty = [g for g in range(len(bounds)) if g not in filled]
-    texts = [token_sums.explain_empty(groups[g], parts, bounds[g][0], f"group {g}", in_loop) for g in empty]
+    texts = [token_sums.explain_empty(groups[g], parts, bounds[g][0], BLOCK_M, f"group {g}", in_loop) for g in empty]
+    too_far = _too_far(c, want) if wrong else ""
     if text := next(filter(None, texts), ""):
-        yield Finding("empty", text, pictures)
-    if check:
+        yield Finding("empty", ABOVE if too_far else text, pictures)
+    if too_far:
+        g = token_sums.most_telling_first(wrong, bounds)[0]
+        yield Finding("tokens", (diagnosis.tiles(groups[g], want[g].half(), TILE), too_far), pictures)
+    elif check:
         yield Finding(check, why, pictures)
         if check != "tokens" and len(wrong) == len(filled):
             yield Finding("tokens", BELOW)
@@ -124,12 +128,6 @@ def _why(ran: Ran, a, b, groups: list[Written], want, parts, bounds: list, wrong
         return "tokens", (tiles, outside)
     if not finite and not groups[g].missing.any():
         return "tail", (tiles, "the rows after the last group hold NaN, and a block adds some of them")
-    twice = range((len(groups) + 1) // 2)
-    if len(groups) > 2 and all(torch.equal(groups[2 * g].values, want[g].half()) for g in twice):
-        return "tokens", (
-            tiles,
-            "this is stored g groups too far: `c_ptr` is C[g]'s first element, with g in it already",
-        )
     if groups[g].missing.any():
         return "tokens", (tiles, "is each tile of C stored, to its last row and column?")
     if why := token_sums.explain_zeros([each.values for each in groups], bounds, wrong, "C"):
@@ -181,6 +179,21 @@ def _other_place(a, b, groups: list[Written], bounds: list, wrong: list[int]) ->
             at = torch.arange(k)[:, None] * step + torch.arange(start, end)
             if at.max() < total and torch.equal(groups[g].values, (a[0, at] @ b[start:end]).half()):
                 return f"the rows of A are lda elements apart, and those of the pointers {name} = {step}"
+    return ""
+
+
+def _too_far(c: Written, want) -> str:
+    """A message if each C[g] is where another g in the pointers puts it; empty otherwise."""
+    groups, k, n = want.shape
+    ldc = c.values.stride(0)
+    places = torch.arange(groups)[:, None, None] * k * ldc + torch.arange(k)[:, None] * ldc + torch.arange(n)
+    for what, step in (("g groups", k * ldc), ("g * K * N elements", k * n)):
+        flat = torch.full((2 * groups * k * ldc,), torch.nan, dtype=torch.float16)
+        for g, product in enumerate(want):
+            flat[places[g] + g * step] = product.half()
+        found = flat[: groups * k * ldc].view(-1, ldc)[:, :n]
+        if torch.equal(torch.isnan(found), c.missing) and torch.equal(found[~c.missing], c.values[~c.missing]):
+            return f"this is stored {what} too far: `c_ptr` is C[g]'s first element, with g in it already"
     return ""
 
 

@@ -87,7 +87,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         yield Finding("writer", idle, pictures)
     in_loop = int(out.counts.max()) > 1
     empty = [g for g in range(len(bounds)) if g not in filled]
-    texts = [token_sums.explain_empty(rows[g], parts, bounds[g][0], f"group {g}", in_loop) for g in empty]
+    texts = [token_sums.explain_empty(rows[g], parts, bounds[g][0], BLOCK_M, f"group {g}", in_loop) for g in empty]
     if text := next(filter(None, texts), ""):
         yield Finding("empty", text, pictures)
     if check:
