@@ -1,7 +1,15 @@
 # ruff: noqa
 def visit_tiles(
-    A_packed: torch.Tensor, B: torch.Tensor, group_offsets: torch.Tensor, out: torch.Tensor,
-    workers: int, WIDTH: hl.constexpr, BLOCK_M: hl.constexpr, BLOCK_N: hl.constexpr, COUNT_TILE_ROWS, COMPUTE_TILE,
+    A_packed: torch.Tensor,
+    B: torch.Tensor,
+    group_offsets: torch.Tensor,
+    out: torch.Tensor,
+    workers: int,
+    WIDTH: hl.constexpr,
+    BLOCK_M: hl.constexpr,
+    BLOCK_N: hl.constexpr,
+    COUNT_TILE_ROWS,
+    COMPUTE_TILE,
 ):
     """A_packed (total_m, K), B (K, N), group_offsets (G + 1,), out (total_m, N)."""
     total_m, N = out.shape
