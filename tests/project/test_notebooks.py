@@ -22,6 +22,7 @@ from places import ROOT
 
 nbformat = pytest.importorskip("nbformat", reason="needs nbformat and jupytext: pip install '.[course,dev]'")
 pytest.importorskip("jupytext", reason="needs nbformat and jupytext: pip install '.[course,dev]'")
+pytest.importorskip("msgspec", reason="needs msgspec: pip install '.[course,dev]'")
 
 import render  # noqa: E402
 import site_lessons  # noqa: E402
