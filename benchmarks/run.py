@@ -69,7 +69,7 @@ RECORDS = {
     "masked": Part("masked_api.rows"),
     "jagged": Part("jagged_api.rows", tells_rows=True),
     "moe": Part("moe_api.rows", tells_rows=True, has_cases=True),
-    "expert_parallel": Part("expert_parallel.rows", (), True, record.LIBRARY, has_cases=True),
+    "expert_parallel": Part("expert_parallel.rows", tells_rows=True, depends_on=record.LIBRARY, has_cases=True),
     "hopper_steps": Part("hopper_steps.measure"),
     "configurations": Part("time_model.measure", ("h100",)),
     "configurations_8bit": Part("time_model.measure_8_bit", ("h100",)),

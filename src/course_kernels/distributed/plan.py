@@ -60,12 +60,12 @@ class Plan(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """What a transport has brought to this rank.
+    """The tokens that other ranks and this one have sent to this rank.
 
     Attributes:
-        rows: (R, H), of tokens.
-        weights: float32 (R, k), of their choices, 0 for those of other ranks; None where none were sent.
-        plan: of the journey.
+        rows: (R, H), the tokens.
+        weights: float32 (R, k), the weights of their choices, 0 for choices of other ranks; None if none were sent.
+        plan: the routing by which they were sent.
     """
 
     rows: Tensor

@@ -16,8 +16,7 @@ def put_kernel(
     COLS: tl.constexpr, ALIGN: tl.constexpr, FILL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Put the rows of sends to each rank at ``here * most`` of its memory. One program has BLOCK_M rows of one rank.
-    Programs take the ranks in turn: so all links are busy at once, and with them the memory that this rank's own rows
-    go to.
+    Neighbouring programs write to different ranks, so that rows travel to all of them at the same time.
 
     Args:
         x_ptr: rows of any strides; COLS columns.
@@ -90,8 +89,9 @@ def push_kernel(
 
 @triton.jit
 def home_of(offs_ptr, sends, most, RANKS: tl.constexpr):
-    """The row where each send's result comes home: the send's number among those of its rank, after ``most`` rows of
-    each rank before. Entries of ``sends`` below 0 stay as they are: they stand for no send."""
+    """The row of this rank's memory to which the result of each send comes back. Rank r's results begin at row
+    r * most, in the order of the sends to that rank. A negative entry of ``sends`` means no send, and is returned as it
+    is."""
     home = sends
     for r in tl.static_range(RANKS - 1):
         end = tl.load(offs_ptr + r)
