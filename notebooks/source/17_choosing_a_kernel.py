@@ -174,8 +174,8 @@ for rows in (32, 112, 2048):
 # - Add c₃ · the empty share of the last wave · a tile's time, and c₆ for the launch.
 #
 # The first three lines are computed for each of a spread's eight sizes, and added. The estimate is the mean of the two
-# spreads. The constants are fitted, so they also absorb what the formula leaves out: c₆ is longer than the launch in
-# lesson 03. The cells below compute an estimate by hand:
+# spreads. The constants are fitted, so one may also hold what the formula leaves out. Perhaps that is why c₆ is longer
+# than the launch in lesson 03. The cells below compute an estimate by hand:
 
 # %%
 meanings = ("µs for a block of K", "µs for a tile beside its blocks", "of an empty place in the last wave counts",
