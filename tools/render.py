@@ -3,7 +3,7 @@
     python tools/render.py            every lesson
     python tools/render.py 03 05      these lessons
     python tools/render.py --text 03  prose only: the code is as stored, so its outputs are kept and nothing is executed
-    python tools/render.py --check    compare only: do the stored cells equal the sources?
+    python tools/render.py --check    compare only: do the stored cells equal the sources, and folded code its files?
 
 A source is `notebooks/source/NN_name.py` (jupytext's py:percent); its notebook is `notebooks/NN_name.ipynb`. Its first
 and last cell get links to the lessons before and after it. A code cell tagged `hide-output` shows its output after a
@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import base64
 import hashlib
+import html
 import re
 import sys
 import sysconfig
@@ -38,6 +39,8 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+# What `gemm_course.lessons.fold` leaves in an output.
+FOLDED = re.compile(r'<summary><code>(.+?)</code>.*?<a href="\.\./(.+?)">.*?<pre>(.*?)</pre></details>', re.DOTALL)
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PNG_NOISE = {b"tEXt", b"zTXt", b"iTXt", b"tIME"}
 
@@ -240,8 +243,23 @@ def skeleton(notebook: nbformat.NotebookNode) -> list[tuple]:
     return [(c["id"], c.cell_type, c.source, dict(c.metadata)) for c in notebook.cells]
 
 
+def unindented(code: str) -> str:
+    return "\n".join(line.strip() for line in code.splitlines())
+
+
+def outdated(notebook: nbformat.NotebookNode) -> list[str]:
+    """The functions whose code, folded in an output, is no longer that of their files."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    shown = "".join(output.get("data", {}).get("text/html", "") for output in outputs)
+    return [
+        f"{html.unescape(name)} is not as in {path}"
+        for name, path, code in FOLDED.findall(shown)
+        if unindented(html.unescape(code)) not in unindented((ROOT / path).read_text(encoding="utf-8"))
+    ]
+
+
 def differences(source: Path) -> list[str]:
-    """How the stored notebook departs from its source; empty when it is in step."""
+    """How the stored notebook departs from its source, and from the code that it shows; empty when it is in step."""
     target = notebook_of(source)
     if not target.exists():
         return [f"{target.name} does not exist"]
@@ -255,7 +273,7 @@ def differences(source: Path) -> list[str]:
             first_line = (want[2].splitlines() or [""])[0]
             found.append(f"cell {index} ({want[1]}, {first_line!r}) differs from the source")
             break
-    return found
+    return found + outdated(stored)
 
 
 def check(found: list[Path]) -> bool:

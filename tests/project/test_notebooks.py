@@ -18,6 +18,7 @@ from course_kernels import schedule, testing
 from course_kernels.bench import record
 from course_kernels.targets import TARGETS
 from gemm_course.lessons import l13_group_walks as group_walks
+from gemm_course.lessons.listing import fold
 from places import ROOT
 
 nbformat = pytest.importorskip("nbformat", reason="needs nbformat and jupytext: pip install '.[course,dev]'")
@@ -483,6 +484,18 @@ def test_rendering_twice_leaves_no_diff_and_a_change_is_noticed(lesson):
     assert b"ZeroDivisionError" in stored[0]
     assert render.differences(path) == []
     assert "cell 0" in render.differences(lesson(text.replace("one", "two")))[0]
+
+
+def test_code_that_changed_since_a_lesson_showed_it_is_noticed(lesson):
+    path = lesson("# %%\nfold(f)\n")
+    stored = render.build(path)
+    now = fold(fold)
+    stored.cells[0].outputs = [nbformat.v4.new_output("display_data", {"text/html": now._repr_html_()})]
+    nbformat.write(stored, render.notebook_of(path))
+    assert render.differences(path) == []
+    stored.cells[0].outputs[0].data["text/html"] = now._repr_html_().replace("folded, with", "with")
+    nbformat.write(stored, render.notebook_of(path))
+    assert render.differences(path) == ["fold is not as in src/gemm_course/lessons/listing.py"]
 
 
 def test_prose_alone_is_stored_without_running_and_other_code_is_refused(lesson, capsys):
