@@ -11,7 +11,7 @@ from gemm_course.exercises import manifest
 from gemm_course.judging.judge import Judge
 from gemm_course.runner import fork_server
 
-SERVED = "    worker.preload(mode)\n"
+SERVED = "    worker.preload(mode, libraries)\n"
 UNREAD = (
     SERVED,
     (

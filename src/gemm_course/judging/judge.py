@@ -37,6 +37,7 @@ import fcntl
 import glob
 import os
 import random
+import sys
 import tempfile
 import threading
 import time
@@ -97,7 +98,7 @@ class Judge:
         self._folder = tempfile.mkdtemp(prefix=_PREFIX)  # the only one that answers' processes see
         self._lock = os.open(self._folder, os.O_RDONLY)  # held for as long as this process lives
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._templates: dict[str, Template] = {}
+        self._templates: dict[tuple[str, ...], Template] = {}
         self._starting = threading.Lock()
         self._closed = False
         self._gpu_works = False  # as far as is known
@@ -125,7 +126,7 @@ class Judge:
             os.close(self._lock)
             self._lock = -1
 
-    def _template(self, mode: str) -> Template:
+    def _template(self, mode: str, *libraries: str) -> Template:
         with self._starting:
             if self._closed:
                 raise RuntimeError("the judge is closed")
@@ -135,18 +136,18 @@ class Judge:
                 self._templates.clear()  # another thread may still be reading from one
                 walls = () if _has_gpu() else bubblewrap.command(self._folder, [os.path.dirname(fork_server.__file__)])
                 self._server = ForkServer(walls)
-            template = self._templates.get(mode)
+            template = self._templates.get(key := (mode, *libraries))
             if template is None or not template.alive:
-                template = self._templates[mode] = Template(self._server, mode)
+                template = self._templates[key] = Template(self._server, mode, libraries)
             return template
 
     def ask(self, mode: str, wanted: dict, seconds: float, cancelled: threading.Event | None = None) -> Outcome:
         """As `request.ask`, in one of `fork_server.MODES`. If the process that forks has died, start another, once."""
-        why = ""
+        why, libraries = "", [name for name in wanted.get("imports", ()) if name not in sys.stdlib_module_names]
         for _ in range(2):
             template = None
             try:
-                template = self._template(mode)
+                template = self._template(mode, *libraries)
                 outcome = request.ask(template, wanted, seconds, cancelled)
                 if template.alive:
                     return outcome

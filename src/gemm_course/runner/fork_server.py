@@ -1,9 +1,10 @@
 """Processes that do nothing but fork, so that a process that runs an answer starts in milliseconds.
 
-The fork server imports torch, which takes a second, and forks one template for each mode. A template imports the rest
-and forks the processes that run answers. Neither runs a learner's code or computes: a fork of a process with torch's
-thread pool would hang. There are several templates because Triton chooses once in a process what it does: in mode
-"run" its interpreter runs the kernels, in mode "compile" they are compiled, and in mode "gpu" they run on a GPU.
+The fork server imports torch, which takes a second, and forks one template for each mode, and for each set of libraries
+that an exercise uses beside. A template imports the rest and forks the processes that run answers. Neither runs a
+learner's code or computes: a fork of a process with torch's thread pool would hang. There are several templates because
+Triton chooses once in a process what it does: in mode "run" its interpreter runs the kernels, in mode "compile" they
+are compiled, and in mode "gpu" they run on a GPU.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ class ForkServer:
         """True if it can still start templates."""
         return self._process.poll() is None
 
-    def start_template(self, mode: str, control: socket.socket) -> None:
+    def start_template(self, mode: str, libraries: Sequence[str], control: socket.socket) -> None:
         """Start a template, which gets its end of the connection. Raises OSError if the fork server has died."""
-        socket.send_fds(self._socket, [mode.encode()], [control.fileno()])
+        socket.send_fds(self._socket, [" ".join((mode, *libraries)).encode()], [control.fileno()])
 
     def last_words(self) -> str:
         """The last line that it, or a template of it, has printed on stderr; empty if there is none."""
@@ -85,15 +86,16 @@ class ForkServer:
 
 
 class Template:
-    """The judge's side of a template. It starts at once, in the background, and has one child at a time."""
+    """The judge's side of a template, which imports ``libraries``, too, as far as they are installed. It starts at
+    once, in the background, and has one child at a time."""
 
-    def __init__(self, server: ForkServer, mode: str):
+    def __init__(self, server: ForkServer, mode: str, libraries: Sequence[str] = ()):
         self._server = server
         self.alive = True  # as far as is known
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(REPLY_S)
         with theirs:
-            server.start_template(mode, theirs)
+            server.start_template(mode, libraries, theirs)
 
     def _request(self, command: bytes, fds: Sequence[int] = ()) -> dict | None:
         """Its reply; None where it has died."""
@@ -190,14 +192,14 @@ def _reap(pid: int) -> int:
     return status
 
 
-def serve_forks(control: socket.socket, mode: str) -> None:
+def serve_forks(control: socket.socket, mode: str, libraries: Sequence[str]) -> None:
     """A template's life: fork on request until the other end is closed."""
     # Not before the mode is set: Triton looks at it when it is imported.
     from gemm_course.isolation import landlock
     from gemm_course.runner import worker
 
     landlock.become_subreaper()
-    worker.preload(mode)
+    worker.preload(mode, libraries)
     gc.freeze()
     gc.enable()
     pid = 0
@@ -249,18 +251,18 @@ def serve_templates(control: socket.socket) -> None:
     importlib.import_module("torch")  # and nothing of the course: its runtime looks at TRITON_INTERPRET once
     gc.freeze()
     while True:
-        data, fds, _, _ = socket.recv_fds(control, 64, 1)
+        data, fds, _, _ = socket.recv_fds(control, 256, 1)
         if not data:
             return
         if os.fork() == 0:
             control.close()
-            mode = data.decode()
+            mode, *libraries = data.decode().split()
             os.environ["TRITON_INTERPRET"] = str(int(mode == "run"))
             if mode == "compile":
                 os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
             if mode != "run":
                 _set_gpu(mode == "gpu")
-            serve_forks(socket.socket(fileno=fds[0]), mode)
+            serve_forks(socket.socket(fileno=fds[0]), mode, libraries)
             return
         os.close(fds[0])
 

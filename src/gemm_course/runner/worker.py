@@ -20,7 +20,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, MappingProxyType, ModuleType
 
@@ -41,10 +41,14 @@ _PRELOADED = {"run": (), "compile": _COMPILING, "gpu": _COMPILING}
 _AT_A_LAUNCH = ("triton.compiler.code_generator", "triton.language.extra.libdevice")
 
 
-def preload(mode: str) -> None:
-    """Import what every child needs. Nothing is computed, and nothing imported that knows results."""
+def preload(mode: str, libraries: Sequence[str] = ()) -> None:
+    """Import what every child needs, and ``libraries``. Nothing is computed, and nothing imported that knows
+    results."""
     for name in (*_EVERYWHERE, *_PRELOADED[mode]):
         importlib.import_module(name)
+    for name in libraries:
+        with contextlib.suppress(Exception):  # a child tries it again, and reports the error
+            importlib.import_module(name)
     if mode == "run":
         for name in _AT_A_LAUNCH:
             with contextlib.suppress(ImportError):  # in another version of Triton
