@@ -23,6 +23,11 @@ pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 WARM = "feed_forward_planned"
 
 
+def small(tokens=9, hidden=16, inner=8, experts=2, top_k=2, **options):
+    """A layer of kernels, as small as it can be: plans do not depend on how much there is to compute."""
+    return make(tokens, hidden, inner, experts, top_k, **{"backend": "triton"} | options)
+
+
 @pytest.fixture
 def planned(monkeypatch):
     """The plans that calls took."""
@@ -62,7 +67,7 @@ def test_a_warm_call_is_the_first_one_again(top_k, tokens, dtype, options, plann
 def test_a_warm_call_makes_no_plan_of_a_product(monkeypatch, leaves):
     """A graph may be captured after one call."""
     monkeypatch.setattr(engine_plans, "plans", engine_plans.PlanCache())
-    made = make(9, bias=True, backend="triton")
+    made = small(bias=True)
     made = made.leaves() if leaves else made
     made()
     monkeypatch.setattr(engine_plans, "choose", None)
@@ -71,7 +76,7 @@ def test_a_warm_call_makes_no_plan_of_a_product(monkeypatch, leaves):
 
 @pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16], ids=str)
 def test_gradients_of_a_warm_call(weights, planned):
-    made = make(9, bias=True, backend="triton")
+    made = small(bias=True)
     made.tensors["weights"] = made.tensors["weights"].to(weights)
     first, second = made.leaves(), made.leaves()
     out = first()
@@ -86,9 +91,9 @@ def test_gradients_of_a_warm_call(weights, planned):
 
 def test_backwards_of_one_form_find_the_products_once(monkeypatch):
     """A gradient at another alignment has another form."""
-    made, finds, genuine = make(9, backend="triton"), [], layer.find
+    made, finds, genuine = small(), [], layer.find
     monkeypatch.setattr(layer, "find", lambda product, *rest: finds.append(product) or genuine(product, *rest))
-    grad = torch.randn(9, 24, device=DEVICE)
+    grad = torch.randn(9, 16, device=DEVICE)
     counts, results = [], []
     for each in (grad, grad, shifted(grad), shifted(grad), grad):
         mine = made.leaves()
@@ -102,7 +107,7 @@ def test_backwards_of_one_form_find_the_products_once(monkeypatch):
 
 def test_a_gradient_of_the_weights_alone(planned):
     """The activation's argument is kept where any operand asks for a gradient, and no plan without it serves then."""
-    made = make(9, backend="triton")
+    made = small()
     wanted = made()
     for names in (("x",), ("weights",), ("down",)):
         for _ in range(2):
@@ -143,7 +148,7 @@ CHANGES = [(name, change) for name in NAMES for change in (strided, shifted, col
 
 @pytest.mark.parametrize("name, change", CHANGES, ids=lambda each: getattr(each, "__name__", each))
 def test_another_form_of_a_tensor_is_no_stale_plan(name, change):
-    made = make(9, bias=True, backend="triton")
+    made = small(bias=True)
     wanted = made()
     assert torch.equal(made(), wanted)
     other = made.leaves()
@@ -157,7 +162,7 @@ def test_another_form_of_a_tensor_is_no_stale_plan(name, change):
 
 @pytest.mark.parametrize("change", [strided, shifted, column_major, torch.Tensor.int], ids=lambda each: each.__name__)
 def test_another_form_of_the_ids_is_no_stale_plan(change):
-    made = make(9, backend="triton")
+    made = small()
     wanted = made()
     assert torch.equal(made(), wanted)
     made.ids = change(made.ids)
@@ -165,7 +170,7 @@ def test_another_form_of_the_ids_is_no_stale_plan(change):
         assert torch.equal(made(), wanted)
 
 
-SHAPES = dict(tokens=11, hidden=40, inner=24, experts=7, top_k=2)
+SHAPES = dict(tokens=11, hidden=24, inner=16, experts=3, top_k=1)
 OPTIONS = [
     dict(activation="geglu"), dict(activation="relu"), dict(concatenated=False), dict(weights_on="input"),
     dict(backend="torch"), dict(num_sms=3), dict(bias=True), dict(dtype=torch.bfloat16), dict(dtype=torch.float16),
@@ -175,17 +180,17 @@ OPTIONS = [
 
 @pytest.mark.parametrize("change", [*({name: each} for name, each in SHAPES.items()), *OPTIONS], ids=str)
 def test_another_shape_dtype_or_option_is_no_stale_plan(change):
-    made = make(9, backend="triton")
+    made = small()
     wanted = made()
     assert torch.equal(made(), wanted)
-    other = make(**dict(tokens=9, backend="triton") | change)
+    other = small(**change)
     for _ in range(3):
         assert_near(other(), oracle(other.exact()), change.get("dtype", torch.float32))
     assert torch.equal(made(), wanted)
 
 
 def test_tf32_has_plans_of_its_own(monkeypatch, planned):
-    made = make(9, backend="triton")
+    made = small()
     for allowed in (False, True, False, True):
         monkeypatch.setattr(runtime, "allows_tf32", lambda allowed=allowed: allowed)
         made()
@@ -251,7 +256,7 @@ SEEN = []
 
 
 def test_contexts_of_torch_see_warm_calls(monkeypatch):
-    made = make(9, backend="triton")
+    made = small()
     wanted = made()
     assert torch.equal(made(), wanted)
     SEEN.clear()
@@ -278,9 +283,9 @@ def test_contexts_of_torch_see_warm_calls(monkeypatch):
 
 
 def test_a_given_routing_and_inference_mode(planned):
-    made = make(9, backend="triton")
+    made = small()
     wanted = made()
-    routing = Routing.of(made.ids, 5, backend="triton")
+    routing = Routing.of(made.ids, 2, backend="triton")
     assert torch.equal(made(routing=routing), wanted)
     assert not planned
     with torch.inference_mode():
@@ -289,7 +294,7 @@ def test_a_given_routing_and_inference_mode(planned):
 
 
 def test_memory_that_was_freed_has_no_key():
-    made = make(9, backend="triton")
+    made = small()
     made()
     storage = made.tensors["gate_up"].untyped_storage()
     size = storage.size()
@@ -300,7 +305,7 @@ def test_memory_that_was_freed_has_no_key():
 
 
 def test_threads_share_a_plan():
-    made = make(40, backend="triton")
+    made = small(40)
     wanted, found = made(), {}
     threads = [threading.Thread(target=lambda i=i: found.update({i: made()})) for i in range(4)]
     for thread in threads:
