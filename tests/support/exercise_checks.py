@@ -110,7 +110,7 @@ def test_there_are_five_mutants(exercise):
 
 
 def test_a_mutant_is_told_what_is_wrong_and_where(judge, exercise, mutant):
-    _, check, says, source = mutant
+    _, check, says, source, never = mutant
     if (limit := f"after {exercise.seconds:g} s") in says:
         exercise = msgspec.structs.replace(exercise, seconds=HASTY_S)
         says = says.replace(limit, f"after {HASTY_S:g} s")
@@ -118,12 +118,13 @@ def test_a_mutant_is_told_what_is_wrong_and_where(judge, exercise, mutant):
     result = judge.check(exercise, source, 0) if check == "compiles" else judged(judge, exercise, source)
     assert result.status == "failed", result.text()
     assert re.search(says, message_of(result, check)), result.text()
+    assert not (never and re.search(never, result.text())), result.text()
     # A table has room for one message.
     assert not re.search(f"{REASON_ABOVE}|{REASON_BELOW}", result.message or result.first_failure.message)
 
 
 def test_no_mutant_passes_by_luck(judge, exercise, mutant, monkeypatch):
-    _, check, _, source = mutant
+    _, check, _, source, _ = mutant
     if check in ("-", "compiles"):
         pytest.skip("does not depend on the inputs")
     number = telling_input(judge, exercise, source, check)

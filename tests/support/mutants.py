@@ -9,6 +9,7 @@ r"""Wrong answers (mutants): each is an exercise's solution with a few things wr
 
 `check` is the name of the check that must fail, or "-" for the whole run. Its message must match the regular expression
 `says`; a long one is a list of its parts. In it, `line {tl.store}` is the number of the mutant's line with `tl.store`.
+No message may match `never`, where there is one: another mistake's words, which an effect of this one has called up.
 
 `changes` are made one after the other. Each is [old, new] or [old, new, how often `old` is there]. An answer that has
 little in common with the solution gives an `answer` instead: the lines that stand between the solution's markers.
@@ -41,6 +42,7 @@ class Row(msgspec.Struct, forbid_unknown_fields=True):
     says: str | list[str]
     changes: list[Change] = []
     answer: str = ""
+    never: str = ""
 
 
 class Mutant(NamedTuple):
@@ -48,6 +50,7 @@ class Mutant(NamedTuple):
     check: str
     says: str
     source: str
+    never: str
 
 
 @functools.cache
@@ -76,7 +79,7 @@ def _mutant(name, row, lines):
         says = re.sub(r"(?<=line )\{(.+?)\}", lambda code: _line_of(code[1], source), "".join(row.says))
     except (ValueError, SyntaxError) as error:
         raise ValueError(f"mutant {name}: {error}") from error
-    return Mutant(name, row.check, says, source)
+    return Mutant(name, row.check, says, source, row.never)
 
 
 def _with_answer(lines, answer):

@@ -356,13 +356,19 @@ class Writer:
     def write(self, found: Sequence[Cause]) -> tuple[str, str]:
         """A message, and its part that no earlier message has shown: an explanation of several checks is shown once."""
         lines = list(self._quoted([*self._mask_problem(found), *(line for each in found for line in lines_of(each))]))
-        new = [line for line in lines if line not in self._shown]
+        kept = [line for line in lines if line not in self._shown]
+        new = [self._ended(line, lines) for line in kept]
         self._shown.update(lines)
-        if new[:1] != lines[:1]:
+        if kept[:1] != lines[:1]:
             new.insert(0, Line(REASON_ABOVE))
-        elif new and new[-1].leads:
-            new.append(Line(f"{new.pop().text} for the reason above"))
         return tuple(printable("\n".join(line.text for line in each)) for each in (lines, new))
+
+    def _ended(self, line: Line, lines: list[Line]) -> Line:
+        """A line, with an end of its own if the reason to which it leads has been shown before."""
+        later = lines[lines.index(line) + 1 :]
+        reason = next((each for each in later if not each.text.startswith("    ")), None)
+        shown = line.leads and (reason is None or reason in self._shown)
+        return Line(f"{line.text} for the reason above") if shown else line
 
     def _mask_problem(self, found: Sequence[Cause]) -> list[Line]:
         """The mistake in the mask of the access that a message begins with."""

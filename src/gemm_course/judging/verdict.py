@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gemm_course.judging.causes import BELOW, Cause, Causes, Drawn, MaskProblem, Observed, Raised, Words, causes_of
 from gemm_course.judging.exercise import COMPILES, Exercise
 from gemm_course.judging.results import FAILED, PASSED, TODO, UNCHECKED, Property, Result
@@ -87,7 +89,7 @@ class Verdict:
         properties = []
         for check in exercise.checks if self.checks else ():
             held = self.checks[check.name]
-            text, shown = writer.write(held.causes)
+            text, shown = writer.write([_as_effect(each) if lead else each for each in held.causes])
             if lead and text:
                 if check.name != COMPILES:  # of the compiler's words, the first line says nothing
                     shown = text.split("\n")[0].rstrip(":")
@@ -112,6 +114,11 @@ class Verdict:
         apart = [each for each in apart if any(each.first <= line <= each.last for line in seen)]
         suspects = self.suspects or ()
         return first_of_all(masks)[:1] or tuple(apart[:1] or (suspects if len(suspects) == 1 else ()))
+
+
+def _as_effect(cause: Cause) -> Cause:
+    """An access outside of a matrix, without a mistake of its own that would explain it."""
+    return msgspec.structs.replace(cause, note="", single=True) if isinstance(cause, Observed) else cause
 
 
 def _kind(cause: Cause) -> object:

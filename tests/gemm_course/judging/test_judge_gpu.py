@@ -263,7 +263,7 @@ def test_mutants_are_rejected_where_only_a_gpu_is_asked(exercise, monkeypatch):
         right = judge.check(exercise, source_of("solutions", exercise), compiling=False)
         assert right.passed, told(judge, right)
         found = {}
-        for name, _, says, source in mutants.of(exercise.name).values():
+        for name, _, says, source, _ in mutants.of(exercise.name).values():
             if name not in NO_TRACE:
                 # A kernel without an end is waited for as long as a GPU may take.
                 monkeypatch.setattr(judging, "GPU_S", 4.0 if "still running" in says else 20.0)

@@ -345,6 +345,10 @@ def test_a_reason_and_its_inputs_are_shown_once():
         ["no program"],
     ]
     assert shown("no program", "no program") == [["no program"], ["wrong for the reason above"]]
+    assert shown((lost, Drawn("[2]")), (turn, Drawn("[3]")))[1] == [
+        "tile 4 has another's turn: for the reason above",
+        "([3])",
+    ]
 
 
 def test_a_repeated_reason_with_other_inputs_keeps_a_reason():

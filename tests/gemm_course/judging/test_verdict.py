@@ -56,9 +56,12 @@ def test_below_a_mistake_that_explains_all_only_the_compiler_says_more_than_a_li
     verdict = Verdict(MASKS)
     verdict.checks["tiles"].fail(Words("tile 3 is wrong", because="it has ones\nand twos"))
     verdict.checks[COMPILES].fail(NotCompiled("ended", "one word\nand another", "", 7.0, 100))
+    event = Event("store", "C", 4, "columns", (0, 9), (0, 9), (2, 9))
+    verdict.checks["store"].fail(Observed(event, ": mask it"))
     lead = MaskProblem(3, 3, 3, "brackets", "&")
     found = {each.name: each for each in verdict.result("", [lead]).properties}
     assert found["tiles"].shown == "tile 3 is wrong"
+    assert found["store"].shown == "line 4: program 0 writes column 9 of C, which has columns 0 to 8"
     assert found[COMPILES].shown.split("\n")[1:] == ["one word", "and another"]
     assert all(found[name].message.startswith("line 3: `&` binds") for name in ("tiles", COMPILES))
 

@@ -143,6 +143,10 @@ def _known_groups(got: list[int], want: list[int], sizes: list[int]) -> str:
         return "this searches in `sizes`: a row's group follows from `ends`"
     if got[:-1] == want[1:] and got[-1] not in want:
         return "these are the groups of rows 1 and on: the first row is row 0"
+    ends = list(accumulate(sizes))
+    for marked, more in ((ends, 0), ([0, *ends[:-1]], -1)):
+        if got == [len({mark for mark in marked if mark <= row}) + more for row in range(len(want))]:
+            return "an empty group ends where the one before it does, and groups that end at one row count once here"
     return ""
 
 

@@ -110,7 +110,8 @@ def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, Causes]:
         if got[written].isnan().all():
             return "masked", (
                 "Y is NaN everywhere: do elements outside of X count as plus infinity? It wins the maximum, and "
-                "infinity minus infinity is NaN. Minus infinity never wins"
+                "infinity minus infinity is NaN. Minus infinity never wins, unless the maximum runs down a column that "
+                "has nothing else"
             )
         for product, why in _likely(x, block):
             same = _close(got, product) | (got == product) | (got.isnan() & product.isnan())
@@ -175,7 +176,8 @@ def _likely(x, block) -> Iterator[tuple[torch.Tensor, str]]:
     likely += [(e / e.sum(1, keepdim=True), down), (blocks.softmax(1), down)]
     fallen = (blocks - blocks.amax(1, keepdim=True)).exp()
     likely += [(fallen / fallen.sum(2, keepdim=True), highest), (two / two.sum(2, keepdim=True), powers)]
-    likely += [(part / part.sum(2, keepdim=True), "there is no exp in it") for part in (blocks, rest)]
+    linear = [blocks, rest, *(torch.where(blocks.isfinite(), part, 0.0) for part in (blocks, rest))]
+    likely += [(part / part.sum(2, keepdim=True), "there is no exp in it") for part in linear]
     likely += [(part / part.sum(2, keepdim=True), coarse) for part in _coarse(rest)]
     likely += [((-rest).exp() / (-rest).exp().sum(2, keepdim=True), negative), (blocks.log_softmax(2), logarithms)]
     for product, why in likely:

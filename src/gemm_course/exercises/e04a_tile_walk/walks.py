@@ -24,6 +24,10 @@ def _rest(a: int, b: int) -> int:
     return int(math.fmod(a, b))
 
 
+_ONE_DIVISION = (
+    "one division by the number of tile rows gives both, the row as its remainder and the column as its quotient; "
+)
+_NOT_BOTH = "the tiles of the problems before are subtracted for the {}, and have to be for the {}, too"
 # Mistake ("": none) → (row, column) from a tile's number in its problem and in all, and the grid of the problem.
 _PLACES: dict[str, Callable] = {
     "": lambda own, tile, rows, cols: (_rest(own, rows), _quotient(own, rows)),
@@ -47,6 +51,24 @@ _PLACES: dict[str, Callable] = {
     "rows and columns are counted in tiles; these are multiplied by BLOCK_M and BLOCK_N": (
         lambda own, tile, rows, cols: (_rest(own, rows) * BLOCK_M, _quotient(own, rows) * BLOCK_N)
     ),
+}
+# More of them, which are tried with the right step alone.
+_HALVES: dict[str, Callable] = {
+    f"{_ONE_DIVISION}here the column is the quotient by the number of columns": (
+        lambda own, tile, rows, cols: (_rest(own, rows), _quotient(own, cols))
+    ),
+    f"{_ONE_DIVISION}here the row is the remainder by the number of columns": (
+        lambda own, tile, rows, cols: (_rest(own, cols), _quotient(own, rows))
+    ),
+    f"{_ONE_DIVISION}here the row is the quotient, too": (
+        lambda own, tile, rows, cols: (_quotient(own, rows), _quotient(own, rows))
+    ),
+    f"{_ONE_DIVISION}here the column is the remainder, too": (
+        lambda own, tile, rows, cols: (_rest(own, rows), _rest(own, rows))
+    ),
+    f"{_ONE_DIVISION}here the row is the number itself": lambda own, tile, rows, cols: (own, _quotient(own, rows)),
+    _NOT_BOTH.format("column", "row"): lambda own, tile, rows, cols: (_rest(tile, rows), _quotient(own, rows)),
+    _NOT_BOTH.format("row", "column"): lambda own, tile, rows, cols: (_rest(own, rows), _quotient(tile, rows)),
 }
 
 
@@ -80,7 +102,7 @@ class Walk(NamedTuple):
             tile, before = program if self.returns else tile, len(found)
             tiles = self.areas[g] if self.areas else rows * cols
             while tile < (0 if self.mixes else passed) + tiles + self.late:
-                found.append((g, *_PLACES[self.place](tile - passed, tile, rows, cols)))
+                found.append((g, *(_PLACES | _HALVES)[self.place](tile - passed, tile, rows, cols)))
                 tile += self.step
                 if self.leaves or self.strays:
                     break
@@ -139,7 +161,7 @@ def explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> Walk |
     steps = [step for step in (*range(1, min(total, MAX_STEP + 1)), total) if step != programs]
     whole = [(m // BLOCK_M, n // BLOCK_N) for m, n, _ in problems]
     turned = [(-(-m // BLOCK_N), -(-n // BLOCK_M)) for m, n, _ in problems]
-    walks = [Walk(programs, place, grids) for place in _PLACES]
+    walks = [Walk(programs, place, grids) for place in (*_PLACES, *_HALVES)]
     right = walks[0]
     depths = [(rows, -(-size[2] // BLOCK_N)) for (rows, _), size in zip(grids, problems)]
     high = [(-(-size[2] // BLOCK_M), cols) for (_, cols), size in zip(grids, problems)]

@@ -22,6 +22,7 @@ from gemm_course.exercises.e09_pick_operator.operators import (
 )
 from gemm_course.exercises.e09_pick_operator.run import ALIGNMENT_BYTES, ALONG_K, ALONG_N, Operator, from_plain
 from gemm_course.judging.case import Case, Finding, Ran
+from gemm_course.judging.causes import BELOW
 from gemm_course.judging.panels import row_panel
 
 # The mistakes that each case is drawn to tell apart; those of the last, of operators that compute the same.
@@ -263,8 +264,9 @@ def _operands(inputs: dict, picked: Operator, operands: list) -> Iterator[Findin
     a, b, offs = (torch.as_strided(each["flat"], each["shape"], each["stride"]) for each in operands)
     short = -mat_a.shape[1] % picked.divisibility
     as_it_was = short == 0 and (picked.b_stride == ALONG_K) == inputs["along_k"]
+    longer = as_it_was and b.dim() == 3 and b.shape[1] > mat_b.shape[1]  # of which "aligned" says more
     if wrong := _not_b(mat_b, b) or _wrong_stride(picked, operands[1], operands[1]["kept"] or not as_it_was):
-        yield Finding("layout", wrong)
+        yield Finding("layout", BELOW if longer and not _not_b(mat_b, b) else wrong)
     if wrong := _unaligned(picked, mat_a, mat_b, a, b, operands, operands[0]["kept"] or short > 0):
         yield Finding("aligned", wrong)
     ends = torch.tensor(list(itertools.accumulate(inputs["sizes"])))
@@ -354,4 +356,6 @@ def _unaligned(picked, mat_a, mat_b, a, b, operands: list, kept: bool) -> str | 
             packed *= extent
     if bool((a[:, K:].double() != 0).any()) or bool((b[:, K:].double() != 0).any()):
         return f"columns {K} to {a.shape[1] - 1} of mat_a, and such rows of mat_b, must be 0: they count in the product"
+    if a.shape[1] > K and K % unit == 0:
+        return f"K = {K} is a multiple of {unit} already, and {a.shape[1] - K} more were added: -K % {unit} is 0"
     return None if kept else f"K = {K} is a multiple of {unit}, so mat_a can be taken as it is, and it was copied"

@@ -13,7 +13,7 @@ from gemm_course.exercises.e11b_bias_gradient.run import BLOCK_M, BLOCK_N, KERNE
 from gemm_course.exercises.inputs import bounds_of, whole_numbers
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran, Written
-from gemm_course.judging.causes import BELOW, Causes, Observed, Words
+from gemm_course.judging.causes import ABOVE, BELOW, Causes, Observed, Words
 from gemm_course.judging.panels import panel
 
 CHECKS = ("sums", "tail", "empty", "writer", "float32", "bounds")
@@ -63,7 +63,9 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if filled and (text := _computed_elsewhere(ran) or (not some and (writers or _nothing(ran)))):
         yield Finding("*", text, pictures)
         return
-    check, why = (None, "") if writers or not wrong else _why(ran, rows, want, parts, bounds, wrong)
+    programs = _programs(ran.value)
+    misplaced = "" if writers else _misplaced(rows, want, filled, programs)
+    check, why = (None, "") if writers or not wrong else _why(ran, rows, want, parts, bounds, wrong, misplaced)
     undefined = token_sums.explain_undefined(ran, bool(wrong))
     if undefined and undefined[0] == "ends":
         check, why = "sums", undefined[1]
@@ -76,20 +78,26 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         if event.matrix == "ends" and event.kind != "undefined":
             yield Finding("sums", token_sums.explain_table(event), pictures)
         elif event.kind in ("load", "store"):
-            yield Finding("bounds", Observed(event), pictures)
+            # A program has one row of `out`, and no mask along rows.
+            yield Finding("bounds", Observed(event, single=event.matrix == "out" and event.side == "rows"), pictures)
     if out.outside and not ran.events:
         yield Finding("bounds", diagnosis.stores_outside(ran), pictures)
     if writers:
         yield Finding("writer", writers, pictures)
         if wrong:
             yield Finding("sums", BELOW)
-    elif idle := _idle(ran.value):
-        yield Finding("writer", idle, pictures)
     in_loop = int(out.counts.max()) > 1
     empty = [g for g in range(len(bounds)) if g not in filled]
     texts = [token_sums.explain_empty(rows[g], parts, bounds[g][0], BLOCK_M, f"group {g}", in_loop) for g in empty]
     if text := next(filter(None, texts), ""):
+        # What has no program is never written, whatever its group has.
+        lost = next((g for g in empty if misplaced and rows[g].missing.any()), None)
+        if lost is not None:
+            text = ABOVE if wrong else f"group {lost} is empty, and out[{lost}] was not written: {misplaced}"
         yield Finding("empty", text, pictures)
+    if programs and programs[1] < programs[0] and not writers:
+        follows = programs[0] <= _needed(rows) and (wrong or text)
+        yield Finding("writer", ABOVE if follows else _idle(*programs), pictures)
     if check:
         yield Finding(check, why or diagnosis.tiles(out, want, (1, BLOCK_N)), pictures)
         if check != "sums" and len(wrong) == len(filled):
@@ -124,14 +132,26 @@ def _nothing(ran: Ran) -> Causes:
     return "nothing of out was written" if out.missing.all() else ""
 
 
-def _idle(value) -> str:
-    """A message about programs that store nothing; "" if each stores a sum, and on a GPU."""
+def _programs(value) -> tuple[int, int] | None:
+    """The number of programs that were launched, and of those that stored something; None on a GPU."""
     value = value.get("programs") if isinstance(value, dict) else None
     if not isinstance(value, list) or len(value) != 2 or not all(type(each) is int for each in value):
-        return ""
-    launched, stored = value
-    if stored >= launched:
-        return ""
+        return None
+    return value[0], value[1]
+
+
+def _blocks(rows: list[Written]) -> int:
+    """The number of blocks of columns, as many as each group needs programs."""
+    return -(-rows[0].missing.shape[1] // BLOCK_N)
+
+
+def _needed(rows: list[Written]) -> int:
+    """The number of programs that the sums need."""
+    return len(rows) * _blocks(rows)
+
+
+def _idle(launched: int, stored: int) -> str:
+    """A message about programs that store nothing."""
     text = f"{launched} programs are launched, and {stored} of them store sums: a program has BLOCK_N columns"
     return f"{text}, so each group needs triton.cdiv(N, BLOCK_N) programs"
 
@@ -159,27 +179,40 @@ def _writers(ran: Ran, bounds: list, right: bool) -> Causes:
     )
 
 
-def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, Causes]:
+def _misplaced(rows: list[Written], want, filled: list[int], programs: tuple[int, int] | None) -> str:
+    """The reason if rows, or their last columns, have no program, or one that stored elsewhere; "" otherwise."""
+    if _axes_exchanged(rows) and (programs is None or programs[0] == _needed(rows)):
+        return (
+            "the kernel has no program for it: are the grid's two numbers, and program_id(0) and program_id(1), in the "
+            "same order?"
+        )
+    for step in (1, -1):
+        moved = [g for g in filled if 0 <= g + step < len(rows)]
+        if moved and all(torch.equal(rows[g + step].values[0].double(), want[g]) for g in moved):
+            return f"the sums of group {moved[0]} are in out[{moved[0] + step}]: out[g] has group g's"
+    lost = [bool(each.missing.all()) for each in rows]
+    too_few = programs is None or programs[0] < _needed(rows)
+    if filled and lost[-1] and lost == sorted(lost) and too_few:
+        return f"no program computes it: the grid needs programs for each of {len(rows)} groups"
+    half = torch.cat([each.missing for each in rows])
+    if programs and too_few and torch.equal(half, half[:1].expand_as(half)) and half[0, -1] and not half[0, 0]:
+        return (
+            f"no program computes its last columns: each group needs triton.cdiv(N, BLOCK_N) = {_blocks(rows)} programs"
+        )
+    return ""
+
+
+def _why(
+    ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[int], misplaced: str
+) -> tuple[str, Causes]:
     """The check that wrong sums break ("*": all), and the likely mistake, "" where none is known."""
     order = token_sums.most_telling_first(wrong, bounds)
     finite = [g for g in order if not torch.isnan(rows[g].values).any()]
     tiles = diagnosis.tiles(rows[(finite or order)[0]], want[(finite or order)[0]][None], (1, BLOCK_N))
     if stride := diagnosis.wrong_stride(ran):
         return "sums", (tiles, stride)
-    if _axes_exchanged(rows):
-        return "sums", (
-            tiles,
-            "the kernel has no program for it: are the grid's two numbers, and program_id(0) and "
-            "program_id(1), in the same order?",
-        )
-    filled = [g for g, (start, end) in enumerate(bounds) if start < end]
-    for step in (1, -1):
-        moved = [g for g in filled if 0 <= g + step < len(rows)]
-        if moved and all(torch.equal(rows[g + step].values[0].double(), want[g]) for g in moved):
-            return "sums", (tiles, f"the sums of group {moved[0]} are in out[{moved[0] + step}]: out[g] has group g's")
-    lost = [each.missing.all() for each in rows]
-    if lost[-1] and lost == sorted(lost):
-        return "sums", (tiles, f"no program computes it: the grid needs programs for each of {len(rows)} groups")
+    if misplaced:
+        return "sums", (tiles, misplaced)
     if any(rows[g].missing.any() for g in wrong):
         return "sums", (tiles, "is each sum stored, to the last column?")
     if not finite and (outside := token_sums.explain_nan(ran, bounds, wrong, BLOCK_M)):
@@ -217,8 +250,7 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
 
 def _axes_exchanged(rows: list[Written]) -> bool:
     """True if what was written is that of a grid whose axes are exchanged."""
-    groups, n = len(rows), rows[0].missing.shape[1]
-    blocks = -(-n // BLOCK_N)
+    groups, n, blocks = len(rows), rows[0].missing.shape[1], _blocks(rows)
     written = torch.zeros(groups, n, dtype=torch.bool)
     written[:blocks, : groups * BLOCK_N] = True
     return groups != blocks and torch.equal(torch.cat([~each.missing for each in rows]), written)

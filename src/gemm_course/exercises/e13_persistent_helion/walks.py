@@ -141,6 +141,17 @@ def _moved_up(at: _At) -> Tile:
     return max(min(row, end - BLOCK_M), at.start), end, col
 
 
+def _rounded_down(sizes: Sequence[int], N: int) -> list[list[Tile]]:
+    """Groups that begin at a multiple of BLOCK_M: not at 0 alone, which has other reasons."""
+    if not any(BLOCK_M <= end < sum(sizes) for end in _ends(sizes)):
+        return []
+    return _chosen(
+        lambda tile_ends, ends, passed: (
+            _largest(tile_ends, passed), _largest(ends, passed) // BLOCK_M * BLOCK_M, _next_end(ends, passed)
+        )
+    )(sizes, N)  # fmt: skip
+
+
 _FIRST = "in its group a tile's number counts from the group's first tile: subtract `first`"
 _TOO_WIDE = "a column has as many tiles as the group has tile rows, tiles_m; this divides by tiles_n"
 _ONE_OF_TWO = (
@@ -176,6 +187,11 @@ NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
         "place",
         _TOO_WIDE,
         _placed(lambda at: _tile(at.own % at.tiles_m, at.own // at.tiles_n, at.start, at.end)),
+    ),
+    (
+        "place",
+        "the row is the remainder by tiles_m, the number of a group's tile rows; this is that by tiles_n",
+        _placed(lambda at: _tile(at.own % at.tiles_n, at.own // at.tiles_m, at.start, at.end)),
     ),
     ("place", _ONE_OF_TWO, _placed(lambda at: _tile(at.own % at.tiles_m, at.own % at.tiles_m, at.start, at.end))),
     ("place", _ONE_OF_TWO, _placed(lambda at: _tile(at.own // at.tiles_m, at.own // at.tiles_m, at.start, at.end))),
@@ -244,9 +260,7 @@ NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
     (
         "place",
         "a group begins at any row, and here `start` is a multiple of BLOCK_M",
-        _chosen(lambda tile_ends, ends, passed: (
-            _largest(tile_ends, passed), _largest(ends, passed) // BLOCK_M * BLOCK_M, _next_end(ends, passed)
-        )),
+        _rounded_down,
     ),
     (
         "place",

@@ -86,7 +86,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     elif wrong and lost:
         yield Finding("gather", diagnosis.tiles(own, want, (BLOCK_M, BLOCK_N)), pictures)
     yield from (Finding(check, why, pictures) for check, why in others_rows)
-    yield from (Finding(check, why, pictures) for check, why in _touched(case, ran, loads, wrong))
+    other_rows = wrong and not others_rows  # of x, so that no mask explains those outside
+    yield from (Finding(check, why, pictures) for check, why in _touched(case, ran, loads, wrong, other_rows))
 
 
 def _product(
@@ -222,6 +223,8 @@ def _others_rows(case: Case, ran: Ran, bounds: list) -> Iterator[tuple[str, Caus
     out, last = ran.outputs["out"], case.inputs["ends"][-1]
     text = ": a tile's last rows may be another's, so mask the store with `rows < end`"
     past = (~out.missing[last:]).any(1)
+    if out.missing[:last].any():  # what was stored there is missing elsewhere
+        text = ""
     counts, own = out.counts[:last].amax(1), out.counts[:last]
     doubled = set((counts > 1).nonzero().flatten().tolist()) | set((last + past.nonzero().flatten()).tolist())
     if doubled and doubled <= {end for _, end in bounds}:
@@ -257,10 +260,11 @@ def _others_rows(case: Case, ran: Ran, bounds: list) -> Iterator[tuple[str, Caus
     yield "tail", f"row {row} of out is expert {g}'s, and was stored by a tile of another expert, too{text}"
 
 
-def _touched(case: Case, ran: Ran, loads: list[Event], wrong: bool) -> Iterator[tuple[str, Causes]]:
+def _touched(case: Case, ran: Ran, loads: list[Event], wrong: bool, other_rows: bool) -> Iterator[tuple[str, Causes]]:
     """(check, cause) of accesses outside of the matrices, and of reads of rows that are not the expert's."""
+    of_the_table = {event.line for event in loads if event.matrix == "tokens"} - {0}
     for event in loads:
-        if event.matrix == "tokens":
+        if event.matrix == "tokens" or (event.matrix is None and event.line in of_the_table):
             yield (
                 "bounds",
                 Observed(event, ": an expert's tile may reach past the table. Mask the load with `rows < end`"),
@@ -272,7 +276,7 @@ def _touched(case: Case, ran: Ran, loads: list[Event], wrong: bool) -> Iterator[
                 ". The tile reaches past its expert's last position, and a row there has no token: mask the load of x "
                 "with `rows < end`, too"
             )
-            yield "foreign", Observed(event, note)
+            yield "foreign", Observed(event, "" if other_rows else note, single=True)
         elif not wrong:
             yield "bounds", Observed(event)
     if outside := diagnosis.stores_outside(ran):

@@ -82,7 +82,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         return
     for event in ran.events:
         if event.kind in ("load", "store"):
-            yield Finding("bounds", Observed(event), pictures)
+            # Where a gradient is stored is computed from its place, so no mask of columns has `<=`.
+            yield Finding("bounds", Observed(event, single=event.matrix == "out"), pictures)
     if out.outside and not ran.events:
         yield Finding("bounds", diagnosis.stores_outside(ran), pictures)
     if writers:
@@ -186,6 +187,8 @@ def _others(case: Case, ran: Ran, got: Tensor, missing: Tensor) -> str:
     if missing[position] and 0 < launched * BLOCK_M <= position:
         text = f"{text} was never written: {launched} programs are launched, each with BLOCK_M = {BLOCK_M} positions"
         return f"{text}, and there are {len(got)} positions"
+    if missing[position] and diagnosis.stores_outside(ran):
+        return f"{text} was never written, and something outside of out was"
     if missing[position] and times > 1:
         return f"{text} was never written, and another place {times} times: each position loads its own place"
     if missing[position]:

@@ -255,8 +255,11 @@ def _first_row(answer: Plan, experts: int, parts: list) -> tuple[str, str]:
         for token in sorted(times.keys() | set(goal)):
             about, strange = answer.about(token), answer.strange(token)
             if token not in goal and strange:
-                text = f"{about} is sent to rank {r}, which has none of its experts"
-                return "strangers", f"{text}: {strange[0]} is nobody's id"
+                text = f"{about} is sent to rank {r}, which has none of its experts: {strange[0]} is nobody's id"
+                if r == 0 and _sent_for_ids_below_0(answer, parts):
+                    quotient = f"{min(strange)} / {experts // len(answer.goals)}, rounded towards zero, is 0"
+                    text += f". {quotient}: leave out ids below 0 before you divide"
+                return "strangers", text
             if token not in goal:
                 return "once", f"{about} is sent to rank {r}, which has none of its experts"
             here = [e for e, owner in zip(answer.ids[token], answer.owners[token]) if owner == r]
@@ -269,6 +272,13 @@ def _first_row(answer: Plan, experts: int, parts: list) -> tuple[str, str]:
                 text = f"{about} is sent to rank {r} {times[token]} times: it has {here} there, and one row is enough"
                 return "once", f"{text}\nthe rank adds the results of its experts, and returns one sum"
     raise AssertionError("rows that are right")
+
+
+def _sent_for_ids_below_0(answer: Plan, parts: list) -> bool:
+    """Whether the rows too many are those for rank 0 of all tokens that have an id below 0."""
+    more = [set(part) - set(goal) for part, goal in zip(parts, answer.goals)]
+    below = {token for token, ids in enumerate(answer.ids) if min(ids) < 0}
+    return not any(more[1:]) and more[0] == below - set(answer.goals[0])
 
 
 def _taken_for_nobodys(answer: Plan, experts: int, parts: list) -> str:
