@@ -85,7 +85,11 @@ def _check_of(event: Event) -> str:
 
 
 def _observed(event: Event) -> Observed:
-    along_k = event.kind == "load" and event.side == "rows"
+    if event.kind != "load" or event.side not in ("rows", "columns"):
+        return Observed(event)
+    if event.shape[event.side == "columns"] % BLOCK == 0:
+        return Observed(event, ". Its blocks are whole, so no mask is wrong here: the pointers are", single=True)
+    along_k = event.side == "rows"
     return Observed(event, f". Rows of {event.matrix} run along K: look at the K mask" if along_k else "")
 
 

@@ -125,6 +125,9 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             return
 
 
+_CENTRES = [2**n * part // 2 for n in range(5, 20) for part in (2, 3)]
+
+
 def _edge(check: str, calls: list, keys: list, alike: list[int]) -> Finding | None:
     """A finding if the batches with these numbers, all of about the same size, do not share a key."""
     order = sorted(alike, key=lambda i: calls[i][0])
@@ -141,6 +144,8 @@ def _edge(check: str, calls: list, keys: list, alike: list[int]) -> Finding | No
     )
     if len(different) == len({calls[i][0] for i in order}):
         text += "\nno batch finds the key of another: is an exact number of rows in it?"
+    elif centre := next((c for c in _CENTRES if calls[i][0] < c * calls[i][1] <= calls[j][0]), None):
+        text += f"\nan edge at {centre} itself splits the batches around it: rounding down puts it there"
     numbers = [different.index(keys[i]) for i in order]
     title = "number of the key, smallest batch on the left"
     return Finding(check, text, [row_panel(numbers, [0] * len(order), title)])

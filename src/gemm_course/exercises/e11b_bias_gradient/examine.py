@@ -173,6 +173,12 @@ def _writers(ran: Ran, bounds: list, right: bool) -> Causes:
     blocks = torch.tensor([-(-(end - start) // BLOCK_M) for start, end in bounds])
     if right and (out.counts == blocks[:, None]).all():
         return f"{text}, once for each block of group {g}: the store belongs after the loop"
+    for step in range(1, BLOCK_N):
+        stored = torch.zeros_like(out.counts)
+        for first in range(0, -(-out.counts.shape[1] // BLOCK_N) * step, step):
+            stored[:, first : first + BLOCK_N] += 1
+        if torch.equal(out.counts, stored):
+            return f"{text}: blocks of columns begin {step} apart, and a program has BLOCK_N = {BLOCK_N} columns"
     return (
         f"{text}, by several programs or turns of a loop, and the last store wins: let one program own each sum, and "
         "store it once"

@@ -94,6 +94,12 @@ def _to_the_end(at: _At, total: int) -> Tile:
     return _tile(at.own % tiles_m, at.own // tiles_m, at.start, at.end)
 
 
+def _one_more(at: _At) -> Tile:
+    """The tile if a group has one tile row more than its whole tiles, also where these are all."""
+    tiles_m = (at.end - at.start) // BLOCK_M + 1
+    return _tile(at.own % tiles_m, at.own // tiles_m, at.start, at.end)
+
+
 def _chosen(choose: Callable) -> Callable:
     """A walk that gets (first, start, end) of each tile by ``choose(tile_ends, ends, passed)``: what it has passed."""
 
@@ -209,6 +215,11 @@ NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
         "once",
         "tiles_m counts the tile rows from the group's start to the end of the matrix, and not to the group's `end`",
         lambda sizes, N: groups_of(sizes, N, place=lambda at: _to_the_end(at, sum(sizes))),
+    ),
+    (
+        "once",
+        "a group whose rows fill its tiles has no tile more: tiles_m is (end - start + BLOCK_M - 1) // BLOCK_M",
+        _placed(_one_more),
     ),
     (
         "once",
