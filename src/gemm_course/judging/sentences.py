@@ -9,7 +9,7 @@ import functools
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -25,6 +25,7 @@ _VERBS = {"load": "reads", "store": "writes"}
 _NOUNS = {"rows": "row", "columns": "column"}
 _LINE_ENDS = re.compile("\r\n|\r|\n")
 _MOST_QUOTED = 160
+LESS_OR_EQUAL = ", as `<=` in place of `<` gives"  # left out where an answer compares nothing so
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def _sentence(event: Event, explained: bool) -> str:
     has = f"which has {noun}s 0 to {extent - 1}" if extent else f"which has no {noun}s"
     text = f"{program} {verb} {noun} {at} of {event.matrix}, {has}"
     if not explained and event.far[axis] == extent and at >= extent:
-        text += ": one too many, as `<=` in place of `<` gives"
+        text += f": one too many{LESS_OR_EQUAL}"
     return text
 
 
@@ -350,12 +351,14 @@ class Writer:
 
     def __init__(self, source: str, masks: Sequence[MaskProblem] = ()):
         self._code = [line.strip() for line in _LINE_ENDS.split(source)]
+        self._not_said = LESS_OR_EQUAL if source and not re.search("<=|[^-]>", source) else ""
         self._masks = masks
         self._shown: set[Line] = set()
 
     def write(self, found: Sequence[Cause]) -> tuple[str, str]:
         """A message, and its part that no earlier message has shown: an explanation of several checks is shown once."""
-        lines = list(self._quoted([*self._mask_problem(found), *(line for each in found for line in lines_of(each))]))
+        said = [*self._mask_problem(found), *(line for each in found for line in lines_of(each))]
+        lines = list(self._quoted([replace(line, text=line.text.replace(self._not_said, "")) for line in said]))
         kept = [line for line in lines if line not in self._shown]
         new = [self._ended(line, lines) for line in kept]
         self._shown.update(lines)

@@ -334,6 +334,14 @@ def shown(*messages):
     return [writer.write(causes_of(each))[1].splitlines() for each in messages]
 
 
+@pytest.mark.parametrize(("source", "said"), [("", True), ("a <= b", True), ("~(a > b)", True), ("a < b", False)])
+def test_one_too_many_is_put_down_to_a_sign_that_is_there(source, said):
+    far = Observed(Event("load", "A", 1, "columns", (0, 9), (0, 9), (2, 9)))
+    text, _ = Writer(source).write([far])
+    assert text.startswith("line 1: program 0 reads column 9 of A, which has columns 0 to 8: one too many")
+    assert ("`<=`" in text) == said
+
+
 def test_a_reason_and_its_inputs_are_shown_once():
     lost = Words("tile 3 is lost", because="K is taken for N")
     turn = Words("tile 4 has another's turn", because="K is taken for N")

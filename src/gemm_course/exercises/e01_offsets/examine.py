@@ -143,6 +143,8 @@ def _known_groups(got: list[int], want: list[int], sizes: list[int]) -> str:
         return "this searches in `sizes`: a row's group follows from `ends`"
     if got[:-1] == want[1:] and got[-1] not in want:
         return "these are the groups of rows 1 and on: the first row is row 0"
+    if got == [group + 1 for group in want]:
+        return "groups are counted from 0, and here from 1"
     ends = list(accumulate(sizes))
     for marked, more in ((ends, 0), ([0, *ends[:-1]], -1)):
         if got == [len({mark for mark in marked if mark <= row}) + more for row in range(len(want))]:

@@ -137,6 +137,8 @@ def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, Causes]:
             "and keep it"
         )
     if torch.isnan(got[written]).any():
+        if any(event.kind == "load" for event in loads):
+            return "rows", "NaN comes from what was read outside of X"
         check = "rows" if loads else "masked"
         return check, "NaN comes from elements outside of X: they must lose the maximum and add 0 to the sum"
     nothing_right = not loads and not (_close(got, want, most) | ~written).all(1).any()

@@ -117,6 +117,9 @@ _OTHERS = {
     "listed": lambda costs, programs: _first_free(costs, programs, range(len(costs))),
     "from the end": lambda costs, programs: _first_free(costs, programs, reversed(range(len(costs)))),
     "shortest": lambda costs, programs: _first_free(costs, programs, _by_cost(costs)[::-1]),
+    "roughly": lambda costs, programs: _first_free(
+        costs, programs, sorted(range(len(costs)), key=lambda tile: -costs[tile] // programs)
+    ),
     "rounds": _in_rounds,
     "back and forth": lambda costs, programs: _dealt(programs, _by_cost(costs), back=True),
     "in turn": lambda costs, programs: _dealt(programs, _by_cost(costs)),
@@ -126,7 +129,7 @@ _OTHERS = {
     "last cost": lambda costs, programs: _by_last_cost(costs, programs, _by_cost(costs)),
     "last cost, as listed": lambda costs, programs: _by_last_cost(costs, programs, range(len(costs))),
 }
-_SHARE = ("listed", "shortest", "rounds", "back and forth", "in turn")
+_SHARE = ("listed", "shortest", "roughly", "rounds", "back and forth", "in turn")
 
 
 def _telling(check: str, costs_of, programs: int) -> list[int]:

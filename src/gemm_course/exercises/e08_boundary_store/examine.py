@@ -139,6 +139,12 @@ _STORES = {
     "a group's last tile is stored whole: each of its columns has to be compared with `end`": (
         lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, start - (start - end) // BLOCK_M * BLOCK_M)
     ),
+    "every tile is stored one column further on: the first column of a group's tile 0 is `start`": (
+        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M + 1, n, end + 1)
+    ),
+    "every tile is stored one column too early: the first column of a group's tile 0 is `start`": (
+        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M - 1, n, end - 1)
+    ),
 }
 _NO_END = "no column is masked: the mask has to compare them with `end`"
 _CUT_OFF = "tiles are cut off where C ends, at `total_m`, and not where their group does, at `end`"

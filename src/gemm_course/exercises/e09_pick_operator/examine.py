@@ -13,6 +13,7 @@ from gemm_course.exercises.e09_pick_operator.operators import (
     BLACKWELL,
     HOPPER,
     MISTAKES,
+    MORE_MISTAKES,
     best,
     block,
     computed,
@@ -222,13 +223,13 @@ def _compared(case: Case, catalogue: list[Operator], picked: Operator, fitting: 
         return
     rows, across = computed(picked, sizes, columns)
     least_rows, least_across = computed(right[0], sizes, columns)
-    names = dict.fromkeys((*case.expected["likely"], *MISTAKES))
-    why = [
-        MISTAKES[name][1]
-        for name in names
-        if min(fitting, key=lambda each: MISTAKES[name][0](each, sizes, columns)) == picked
-    ]
-    reason = f"\nit would be the one if {', or if '.join(why[:2])}" if why else ""
+    drawn = [MISTAKES[name] for name in dict.fromkeys((*case.expected["likely"], *MISTAKES))]
+    why, more = (
+        [text for rule, text in rules if min(fitting, key=lambda each: rule(each, sizes, columns)) == picked]
+        for rules in (drawn, MORE_MISTAKES)
+    )
+    why = why[:2] + more[:1]
+    reason = f"\nit would be the one if {', or if '.join(why)}" if why else ""
     down = [block(each) for each in (picked, right[0])]
     if rows * across == least_rows * least_across:
         text = (

@@ -139,6 +139,18 @@ MISTAKES: dict[str, tuple[Callable, str]] = {
     ),
 }
 
+# More of them, which no draw has to tell apart.
+MORE_MISTAKES: tuple[tuple[Callable, str], ...] = (
+    (
+        _by(lambda each: (each.tile[0] // each.ctas * each.cluster[0], each.tile[1] * each.cluster[0])),
+        "a cluster had as many tiles along N as it has CTAs along M, `cluster[0]`",
+    ),
+    (
+        _by(lambda each: (each.tile[0] // each.ctas * each.cluster[1], each.tile[1] * each.cluster[1])),
+        "a cluster had as many tiles along M as it has CTAs along N, `cluster[1]`",
+    ),
+)
+
 
 def best(found: Sequence[Operator], sizes: Sequence[int], columns: int) -> list[Operator]:
     """The operators that compute least, and of these those that fetch least."""
