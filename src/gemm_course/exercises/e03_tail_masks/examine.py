@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 
@@ -141,14 +142,31 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, Causes]:
     check = "*" if nothing_right else "tiles"
     if torch.isnan(c.values[~c.missing]).any():
         return check, OUTSIDE
+    if place := _moved(c, want):
+        return check, place
     if c.missing.any() and any(stores):
-        return check, (
-            "the store's mask leaves out elements of C and accepts elements outside of it: are M and N exchanged?"
-        )
+        text = "the store's mask leaves out elements of C and accepts elements outside of it"
+        exchanged = torch.ones_like(c.missing)
+        exchanged[:cols, :rows] = False
+        return check, text + ": are M and N exchanged?" * torch.equal(c.missing, exchanged)
     if c.missing.any() and not ran.events and not nothing_right:
         row, col = c.missing.nonzero()[0].tolist()
         return check, f"({row}, {col}) is inside C ({rows} × {cols}), and the store's mask leaves it out"
     return check, ""
+
+
+def _moved(c: Written, want) -> str:
+    """A message if all elements are stored a row or a column, or a block of them, away from their places."""
+    (rows, cols), got = want.shape, c.values.double()
+    for noun, step in itertools.product(("row", "column"), (1, -1, BLOCK, -BLOCK)):
+        down, right = (step, 0) if noun == "row" else (0, step)
+        moved = torch.full_like(want, torch.nan)
+        kept = want[max(-down, 0) : rows - max(down, 0), max(-right, 0) : cols - max(right, 0)]
+        moved[max(down, 0) : rows + min(down, 0), max(right, 0) : cols + min(right, 0)] = kept
+        same = kept.numel() and torch.equal(torch.isnan(moved), c.missing)
+        if same and torch.equal(moved[~c.missing], got[~c.missing]):
+            return f"C is stored {counted(abs(step), noun)} {'further on' if step > 0 else 'too early'}"
+    return ""
 
 
 def _added_twice(c: Written, want) -> str:

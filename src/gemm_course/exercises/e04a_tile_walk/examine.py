@@ -32,7 +32,10 @@ def draw(rng: random.Random) -> list[Case]:
     def sizes(grid):
         # The last row and column of tiles are not whole.
         tails = rng.randint(1, BLOCK_M - 1), rng.randint(1, BLOCK_N - 1)
-        return [(grid[0] - 1) * BLOCK_M + tails[0], (grid[1] - 1) * BLOCK_N + tails[1], rng.randint(1, 64)]
+        # K in place of N gives another number of tiles than N, rounded up or down.
+        depth = rng.choice([blocks for blocks in range(1, 6) if blocks not in (grid[1] - 1, grid[1])])
+        size = depth * BLOCK_N - rng.randrange(BLOCK_N)
+        return [(grid[0] - 1) * BLOCK_M + tails[0], (grid[1] - 1) * BLOCK_N + tails[1], size]
 
     def batch(programs):
         while True:

@@ -160,6 +160,8 @@ def explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> Walk |
     # No step larger than `total` is tried: from any tile, `total` already leads past the last one.
     steps = [step for step in (*range(1, min(total, MAX_STEP + 1)), total) if step != programs]
     whole = [(m // BLOCK_M, n // BLOCK_N) for m, n, _ in problems]
+    low = [(m, cols) for (m, _), (_, cols) in zip(whole, grids)]
+    narrow = [(rows, n) for (rows, _), (_, n) in zip(grids, whole)]
     turned = [(-(-m // BLOCK_N), -(-n // BLOCK_M)) for m, n, _ in problems]
     walks = [Walk(programs, place, grids) for place in (*_PLACES, *_HALVES)]
     right = walks[0]
@@ -168,7 +170,7 @@ def explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> Walk |
     other_grids = (
         (depths, "a row of the table is M, N, K; this takes K for N"),
         (high, "a row of the table is M, N, K; this takes K for M"),
-        (whole, "a boundary tile counts as a tile: round the number of tiles up"),
+        *((each, "a boundary tile counts as a tile: round the number of tiles up") for each in (whole, low, narrow)),
         (turned, f"a tile has BLOCK_M = {BLOCK_M} rows and BLOCK_N = {BLOCK_N} columns"),
     )
     walks += [right._replace(grids=each, why=why) for each, why in other_grids]
