@@ -26,7 +26,7 @@ def draw(rng: random.Random) -> list[Case]:
 
     # Two rows at least in the first group: else its first row is its last one, and two mistakes give the same.
     full = [rng.randint(2, 6), *(rng.randint(1, 6) for _ in range(rng.randint(2, 5)))]
-    holes = [0, rng.randint(1, 5), 0, 0, rng.randint(2, 5), 0]
+    holes = [0, rng.randint(1, 5), 0, 0, rng.randint(2, 5), 0, rng.randint(1, 5), 0]
     # Odd ends over 2,048, which float16 rounds, and one over 32,767; some rows are left in between for int8 to show.
     large = [2 * rng.randint(40, 63), 2 * rng.randint(25, 40) + 1, 0]
     large += [2 * rng.randint(1100, 1500), 2 * rng.randint(15200, 15600)]

@@ -15,6 +15,7 @@ from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.causes import BELOW, Causes, Event, Observed, Words
 from gemm_course.judging.panels import panel
+from gemm_course.judging.sentences import counted
 
 CHECKS = ("sums", "place", "foreign", "float32", "writer", "bounds")
 
@@ -167,6 +168,9 @@ def _writers(ran: Ran) -> Causes:
     if (times := int(out.counts.max())) < 2:
         return ""
     token, slot = (out.counts == times).nonzero()[0].tolist()
+    if int((out.counts - 1).clamp(min=0).sum()) == int(out.missing.sum()):
+        lost = counted(int(out.missing.sum()), "other place")
+        return f"out[{token}, {slot}] was stored {times} times, and {lost} never: each position loads its own place"
     return (
         f"out[{token}, {slot}] was stored {times} times, and the last store wins: let one program own each sum, and "
         "store it once, after the loop"
