@@ -16,7 +16,7 @@ import mutants
 import run_tests
 from gemm_course.exercises import manifest
 from gemm_course.judging import judge as judging
-from gemm_course.judging.causes import MaskProblem
+from gemm_course.judging.causes import Malformed, MaskProblem
 from gemm_course.judging.results import REASON_ABOVE, REASON_BELOW
 from gemm_course.judging.untrusted import parse_watched
 from gemm_course.judging.verdict import Verdict
@@ -69,7 +69,9 @@ def _judged_and_replies(judge, exercise, source, seed):
 def _examine_alone(examiner, case, message, layouts, verdict, probed, masks=()):
     """Whether there was anything to examine in what came back for an input, and a result of this input's own."""
     own = Verdict(verdict.exercise)
-    return EXAMINE(examiner, case, message, layouts, own, probed), own.result("", masks)
+    done = EXAMINE(examiner, case, message, layouts, own, probed)
+    assert not any(isinstance(each, Malformed) for each in own.stopped), f"the examiner failed: {own.stopped}"
+    return done, own.result("", masks)
 
 
 def telling_input(judge, exercise, source, check):
@@ -119,6 +121,7 @@ def test_a_mutant_is_told_what_is_wrong_and_where(judge, exercise, mutant):
     assert result.status == "failed", result.text()
     assert re.search(says, message_of(result, check)), result.text()
     assert not (never and re.search(never, result.text())), result.text()
+    assert "makes no sense" not in result.text(), "the examiner failed"
     # A table has room for one message.
     assert not re.search(f"{REASON_ABOVE}|{REASON_BELOW}", result.message or result.first_failure.message)
 

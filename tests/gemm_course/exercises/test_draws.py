@@ -288,9 +288,10 @@ def test_10_has_tiles_of_two_widths_whose_numbers_tell_mistakes_apart():
         assert wide > 128
         assert wide % 32 == 0
         for case in cases:
-            row = case.expected["sums"][:1].double()
-            assert row.min() < 0 < row.max()
-            results = [epilogue.silu(row).bfloat16().double(), *(each(row) for _, _, each in epilogue._MISTAKES)]
+            assert (case.expected["sums"].aminmax(dim=1).min < 0).all()
+            assert (case.expected["sums"].aminmax(dim=1).max > 0).all()
+            some = case.expected["sums"][:8].double()  # rounding to 11 bits first changes one of 25 results
+            results = [epilogue.silu(some).bfloat16().double(), *(each(some) for _, _, each in epilogue._MISTAKES)]
             assert not any(torch.equal(one, other) for i, one in enumerate(results) for other in results[:i])
             assert (len(case.inputs["a"]) % 128, len(case.inputs["b"]) % narrow) > (0, 0), "C ends inside of a tile"
 

@@ -160,11 +160,12 @@ def _moved(c: Written, want) -> str:
     (rows, cols), got = want.shape, c.values.double()
     for noun, step in itertools.product(("row", "column"), (1, -1, BLOCK, -BLOCK)):
         down, right = (step, 0) if noun == "row" else (0, step)
+        if abs(down) >= rows or abs(right) >= cols:
+            continue
         moved = torch.full_like(want, torch.nan)
         kept = want[max(-down, 0) : rows - max(down, 0), max(-right, 0) : cols - max(right, 0)]
         moved[max(down, 0) : rows + min(down, 0), max(right, 0) : cols + min(right, 0)] = kept
-        same = kept.numel() and torch.equal(torch.isnan(moved), c.missing)
-        if same and torch.equal(moved[~c.missing], got[~c.missing]):
+        if torch.equal(torch.isnan(moved), c.missing) and torch.equal(moved[~c.missing], got[~c.missing]):
             return f"C is stored {counted(abs(step), noun)} {'further on' if step > 0 else 'too early'}"
     return ""
 
