@@ -83,9 +83,9 @@ def run_all() -> int:
         part("ruff check", python, "-m", "ruff", "check", "."),
         part("ruff format", python, "-m", "ruff", "format", "--check", "."),
         part("imports", lint_imports, "--no-cache"),
-        # Each worker gets neighbouring tests, so most fixtures of a module or a folder are made once. Many wait for a
-        # process that they start, so there is one worker more than there are cores at least.
-        pytest("unit tests", "-n", "3", "--dist=worksteal", "-p", "no:nbval", "tests", *without),
+        # Each worker gets neighbouring tests, so most fixtures of a module or a folder are made once. A third worker
+        # gained nothing on two cores.
+        pytest("unit tests", "-n", "2", "--dist=worksteal", "-p", "no:nbval", "tests", *without),
         # A notebook's cells need one kernel, so one worker. These tests wait for processes, too.
         pytest("notebooks", "-n", "3", "--dist", "loadfile", "--nbval", *BROWSER_TESTS, *NOTEBOOKS),
     ]
