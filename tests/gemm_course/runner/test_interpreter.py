@@ -76,6 +76,45 @@ def test_types_are_looked_up_once_and_are_those_of_triton(prepared, monkeypatch)
     assert len(count) == len(scalars) + 2
 
 
+def test_shapes_are_described_once_and_are_those_of_triton(monkeypatch):
+    described = []
+    for made in (tl.block_type, tl.tensor):
+        genuine = getattr(made.__init__, "genuine", made.__init__)
+        monkeypatch.setattr(
+            made, "__init__", lambda self, *given, f=genuine: described.append(given) or f(self, *given)
+        )
+    genuine_type, genuine_block = tl.block_type.__init__, tl.tensor.__init__
+    kinds = [(tl.float32, [4, 2]), (tl.float32, tl.tuple([4, 2])), (tl.int1, [8]), (tl.pointer_type(tl.int8), [8])]
+
+    def blocks():
+        return [tl.tensor(None, each) for each in (tl.int64, *(tl.block_type(*kind) for kind in kinds))]
+
+    wanted = blocks()
+    interpreter._remember_shapes(tl.core)
+    interpreter._remember_shapes(tl.core)  # a second time changes nothing
+    assert (tl.block_type.__init__.genuine, tl.tensor.__init__.genuine) == (genuine_type, genuine_block)
+    for most in (3 + 4, 0):  # types of different text, and a block of each and a scalar; then nothing
+        described.clear()
+        found = blocks()
+        assert len(described) == most
+        for one, other in zip(found, wanted):
+            assert (str(one.type), one.type, one.dtype) == (str(other.type), other.type, other.dtype)
+            assert ([each.value for each in one.shape], one.numel.value) == (
+                [each.value for each in other.shape], other.numel.value
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [[], [3], [4.0, 2], (4, 2), [2**21]], ids=str)
+def test_a_shape_that_triton_refuses_is_refused_still(prepared, shape):
+    tl.block_type(tl.float32, [4, 2])
+    said = []
+    for make in (tl.block_type.__init__.genuine, tl.block_type.__init__):
+        with pytest.raises((AssertionError, TypeError, ValueError)) as error:
+            make(tl.block_type.__new__(tl.block_type), tl.float32, shape)
+        said.append((error.type, str(error.value)))
+    assert said[0] == said[1]
+
+
 def test_nothing_is_computed_for_an_assertion_that_is_not_made(monkeypatch):
     """Integers are checked for overflow in debug mode only; without it, a sum of blocks is one addition."""
     builder, added = tritons.interpreter_builder, []
