@@ -99,6 +99,7 @@ def test_shapes_are_described_once_and_are_those_of_triton(monkeypatch):
         assert len(described) == most
         for one, other in zip(found, wanted):
             assert (str(one.type), one.type, one.dtype) == (str(other.type), other.type, other.dtype)
+            assert getattr(one.type, "numel", 1) == getattr(other.type, "numel", 1)
             assert ([each.value for each in one.shape], one.numel.value) == (
                 [each.value for each in other.shape], other.numel.value
             )  # fmt: skip
