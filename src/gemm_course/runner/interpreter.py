@@ -1,8 +1,8 @@
 """Triton's interpreter for answers.
 
-It is two to three times as fast, because it prepares `triton.language`, looks up types and describes shapes once and
-not at every call, and computes nothing for assertions that it does not make. It also takes masks of scalar conditions.
-It gives an answer nothing of its own, and no memory but that of tensors.
+It is about three times as fast, because it prepares `triton.language`, looks up types and describes shapes once and not
+at every call, and computes nothing for assertions that it does not make. It also takes masks of scalar conditions. It
+gives an answer nothing of its own, and no memory but that of tensors.
 """
 
 from __future__ import annotations
