@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 import tempfile
 import time
@@ -17,6 +19,7 @@ import ranks
 from course_kernels import moe_feed_forward, quantize_128x128
 from course_kernels.distributed import ExpertParallel
 from course_kernels.distributed.transports import peers
+from course_kernels.distributed.transports import symmetric as symmetric_transport
 from course_kernels.distributed.transports.symmetric import Symmetric
 from course_kernels.integrations.torchtitan import TokenDispatcher
 from course_kernels.moe import Experts, Lora, Routing
@@ -404,7 +407,7 @@ class SharedMemory(Symmetric):
     """The transport on CPUs: memory is a file that all processes map, and the group has a barrier. The kernels run in
     Triton's interpreter."""
 
-    folder = None
+    folder, signals = None, ()
 
     def _allocate(self, size, device):
         if self.folder is None:
@@ -412,16 +415,48 @@ class SharedMemory(Symmetric):
             dist.broadcast_object_list(found, group=self.group, group_src=0)
             self.folder = Path(found[0])
         files = [str(self.folder / f"{rank} {size}") for rank in range(self.group.size())]
-        self.maps = [torch.from_file(file, shared=True, size=size, dtype=torch.uint8) for file in files]
-        self.memory = self.maps[self.group.rank()]
-        self.memory.fill_(255)  # NaN
-        self.addresses = torch.tensor([each.data_ptr() for each in self.maps])
+        self.memories = [torch.from_file(file, shared=True, size=size, dtype=torch.uint8) for file in files]
+        self.memories[self.group.rank()].fill_(255)  # NaN
+        self.addresses = torch.tensor([each.data_ptr() for each in self.memories])
         dist.barrier(self.group)
 
     def _barrier(self):
         dist.barrier(self.group)
 
+    def _signal(self, rank):
+        token = torch.zeros(1)
+        self.signals = [(dist.isend(token, group=self.group, group_dst=rank), token), *self.signals[:9]]
 
+    def _await(self, rank):
+        dist.recv(torch.zeros(1), group=self.group, group_src=rank)
+
+
+@contextlib.contextmanager
+def copying(always):
+    """Let copy engines bring all rows, or none."""
+    before = symmetric_transport.COPIED_SHARE, symmetric_transport.COPIED_BYTES
+    symmetric_transport.COPIED_SHARE, symmetric_transport.COPIED_BYTES = (0.0, 0) if always else (2.0, 0)
+    try:
+        yield
+    finally:
+        symmetric_transport.COPIED_SHARE, symmetric_transport.COPIED_BYTES = before
+
+
+def both_ways(case):
+    """A case of the symmetric transport, with kernels that write rows, and with copies of them."""
+
+    @functools.wraps(case)
+    def run(world):
+        for always in (False, True):
+            with copying(always):
+                if (found := case(world)) is not True:
+                    return f"{'copies' if always else 'kernels'}: {found}"
+        return True
+
+    return run
+
+
+@both_ways
 def symmetric_in_shared_memory(world):
     """Values and gradients of a layer, with sentinels, a rank without tokens and more memory than tokens."""
     if world.device.type != "cpu":
@@ -434,6 +469,7 @@ def symmetric_in_shared_memory(world):
     return True
 
 
+@both_ways
 def symmetric_forward(world):
     """Without gradients, the last step sums into other ranks' memory, and rows are read where they lie: the bits of
     the two halves around a layer, which copy; also where one rank has the halves, and call after call in one buffer."""
@@ -465,13 +501,15 @@ def symmetric_forward(world):
                 wanted = out if wanted is None else wanted
                 if not torch.equal(out, wanted):
                     return f"{options}, ranks {by_halves} have the halves: other bits"
-                if pushed != [world.rank not in by_halves]:
+                halves, copied = world.rank in by_halves, ep.transport.copies(x, TOP_K)
+                if pushed != ([False] if halves else [] if copied else [True]):
                     return f"{options}, ranks {by_halves} have the halves: pushed rows of experts: {pushed}"
     finally:
         peers.push = push
     return True
 
 
+@both_ways
 def symmetric_gradients(world):
     """With gradients, too: those of the two halves around a layer, also where the first rank takes the halves."""
     on_cpu = world.device.type == "cpu"
@@ -523,6 +561,7 @@ def other_rows(world):
 SYMMETRIC = dict(transport="symmetric", max_tokens=12)
 
 
+@both_ways
 def symmetric(world):
     """Every layer of the cases above."""
     local = EXPERTS // world.size
@@ -543,6 +582,7 @@ def symmetric(world):
     return True
 
 
+@both_ways
 def symmetric_graph(world):
     """Nothing is read on the host, and one graph serves every routing and every number of tokens' worth of ids."""
     gate_up, down, *_ = (mine(world, each) for each in weights_of(world.device, torch.bfloat16))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from course_kernels.contexts import wants_grad
-from course_kernels.distributed.plan import Arrived, Plan
-from course_kernels.moe import Routing, fp8_layer, layer
+from course_kernels.distributed.plan import Arrived, Homes, Plan
+from course_kernels.moe import Routing, fp8_layer, layer, steps
 from course_kernels.moe.form import Operands
 from course_kernels.moe.parallel import Kernels
 from course_kernels.moe.steps import uncombined
@@ -90,8 +92,47 @@ def combine(rows: Tensor, transport: Transport, plan: Plan) -> Tensor:
     return _Combine.apply(rows, transport, plan)
 
 
+class Piece(NamedTuple):
+    """The tokens of one rank that have arrived.
+
+    Attributes:
+        rank: whose they are.
+        rows: (n, H), of this rank its tokens; of others as many rows as they may have tokens.
+        weights: float32 (n, k).
+        routing: of their choices here.
+    """
+
+    rank: int
+    rows: Tensor
+    weights: Tensor
+    routing: Routing
+
+
+Results: TypeAlias = Iterable[tuple[int, Callable[[Tensor | None], Tensor]]]
+
+
 class Direct(Transport, Protocol):
     """A transport between memories, which can sum on the way: ``transports.symmetric.Symmetric``."""
+
+    def copies(self, x: Tensor, top_k: int) -> bool:
+        """Whether tokens x (T, H) with k choices travel without kernels: the same on all ranks."""
+        ...
+
+    def arriving(self, x: Tensor, weights: Tensor, journey: Plan | Tensor) -> tuple[Iterator[Piece], Homes]:
+        """``arrive`` where tokens travel without kernels, one rank's after the other's, this rank's own first, if it
+        has any; and where results come home."""
+        ...
+
+    def collect_pieces(self, like: Tensor, results: Results, homes: Homes) -> Tensor:
+        """``collect`` for ``arriving``: (T, H).
+
+        Args:
+            like: the tokens x (T, H) of this rank.
+            results: for each piece its rank, and a function that computes a result for each of its rows: (n, H) of the
+                dtype of x. It gets memory to write to, or None for new memory.
+            homes: of ``arriving``.
+        """
+        ...
 
     def arrive(self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor) -> Arrived:
         """``scatter`` without copies: its rows and weights are there until the next use."""
@@ -141,14 +182,42 @@ def through(kernels: Kernels, transport: Direct, journey: Plan | Tensor) -> Tens
     operands, form, float8, _ = kernels
     if wants_grad(*operands):
         return _Through.apply(*operands._replace(weights=weights), kernels, transport, journey)
+    if float8 is None:
+        half = Halves(functools.partial(layer.inner, form=form), functools.partial(layer.outer, form=form))
+    else:
+        given = dict(float8=float8, form=form)
+        half = Halves(functools.partial(fp8_layer.inner, **given), functools.partial(fp8_layer.outer, **given))
+    if transport.copies(operands.x, weights.shape[1]):
+        return _by_ranks(half, operands, weights, transport, journey)
     rows, sent, plan = transport.arrive(operands.x, weights, journey)
     operands = operands._replace(x=rows, weights=sent)
-    how = dict(keep=False, combine=uncombined)
-    if float8 is None:
-        results, _ = layer.forward(operands, plan.routing, form, **how)
-    else:
-        results, _ = fp8_layer.forward(operands, float8, plan.routing, form, **how)
-    return transport.collect(results, None, plan, True, None if form.on_input else operands.weights)[0]
+    hidden, _ = half.inner(operands, routing=plan.routing)
+    results = half.outer(hidden, operands, routing=plan.routing, combine=uncombined)
+    return transport.collect(results, None, plan, True, None if form.on_input else sent)[0]
+
+
+class Halves(NamedTuple):
+    """The layer on one rank, up to the activation and from there on; see ``moe.layer``."""
+
+    inner: Callable
+    outer: Callable
+
+
+def _by_ranks(half: Halves, operands: Operands, weights: Tensor, transport: Direct, journey: Plan | Tensor) -> Tensor:
+    """The layer of one rank's tokens after the other's. First all activations: of this rank's own tokens while others
+    arrive. Then all results: those of others travel while this rank's own are computed."""
+    pieces, homes = transport.arriving(operands.x, weights, journey)
+    begun = []
+    for piece in pieces:
+        given = operands._replace(x=piece.rows, weights=piece.weights)
+        begun.append((piece, given, half.inner(given, routing=piece.routing)[0]))
+
+    def finish(piece: Piece, given: Operands, hidden: Any, out: Tensor | None) -> Tensor:
+        return half.outer(hidden, given, routing=piece.routing, combine=functools.partial(steps.combine, out=out))
+
+    order = *begun[1:], *begun[:1]
+    results = ((piece.rank, functools.partial(finish, piece, *rest)) for piece, *rest in order)
+    return transport.collect_pieces(operands.x, results, homes)
 
 
 def settled(tensor: Tensor) -> Tensor:

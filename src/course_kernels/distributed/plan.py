@@ -37,12 +37,25 @@ class Sends(NamedTuple):
     counts: Tensor
 
 
+class Homes(NamedTuple):
+    """Where the results of a rank's own tokens come home, with "symmetric". Rank r's result for token t comes to row
+    ``r * max_tokens + t`` of the token's rank, as token t came to row ``source * max_tokens + t`` of rank r.
+
+    Attributes:
+        rows: int32 (T * min(k, ranks),), for each token the rows of its ranks, ascending; then -1.
+        carriers: int32 (T, k), the row of each choice; -1 for ids that are no expert.
+    """
+
+    rows: Tensor
+    carriers: Tensor
+
+
 class Plan(NamedTuple):
     """A routing over ranks that ``ExpertParallel.plan`` has made and all ranks have agreed on. ``dispatch`` takes it
     instead of ids, any number of times: a recomputation does not route tokens again.
 
     Attributes:
-        sends: of this rank's tokens.
+        sends: of this rank's tokens; with "symmetric" their homes.
         matrix: ``matrix[s][r]`` is how many tokens rank s sends to rank r; None where the host does not know.
         local_index: int32 (R, k), of the tokens that have arrived: their choices among this rank's experts, -1 for
             those of other ranks. Tokens of one source are in its order, sources in theirs.
@@ -51,7 +64,7 @@ class Plan(NamedTuple):
         choices: of all tokens that arrive, those of this rank's experts; None where the host does not know.
     """
 
-    sends: Sends
+    sends: Sends | Homes
     matrix: tuple[tuple[int, ...], ...] | None
     local_index: Tensor
     routing: Routing
@@ -116,9 +129,9 @@ def of_choices(weights: Tensor, sends: Sends, backend: str = "auto") -> Tensor:
     return _picked(weights, sends.local_index, sends.routing.tokens, backend)
 
 
-def to_choices(values: Tensor, sends: Sends, backend: str = "auto") -> Tensor:
-    """Return float32 values (sends, k) to the choices (T, k) that they belong to; 0 for ids that are no expert. Values
-    of a send's other choices are not read."""
+def to_choices(values: Tensor, sends: Sends | Homes, backend: str = "auto") -> Tensor:
+    """Return float32 values (rows, k) of sends, or of homes, to the choices (T, k) that they belong to; 0 for ids that
+    are no expert. Values of a row's other choices are not read."""
     return _picked(values, sends.carriers, None, backend)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from course_kernels.distributed.plan import Homes
 from course_kernels.moe import Routing, steps
 
 
@@ -18,9 +19,9 @@ def spread(x: Tensor, routing: Routing, count: int) -> Tensor:
     return steps.gather(x, routing)
 
 
-def total(rows: Tensor, routing: Routing, tokens: int) -> Tensor:
-    """Sum each token's rows (sends, H) in float32, in the order of ranks, rounded once: (T, H) of the rows' dtype. A
-    token without any gets zeros."""
+def total(rows: Tensor, routing: Routing | Homes, tokens: int) -> Tensor:
+    """Sum each token's rows (any, H), which ``routing.rows`` has, in float32, in the order of ranks, rounded once:
+    (T, H) of the rows' dtype. A token without any gets zeros."""
     if not rows.numel() or not tokens:
         return rows.new_zeros(tokens, rows.shape[1])
     if rows.device.type != "cpu":

@@ -1,50 +1,111 @@
 """Rows into other ranks' memory, by pointer: tokens to their ranks, and results home. Nothing is read from there.
 
-A rank keeps ``most`` rows for each other rank. Row j for rank r is of send j between the two: on the way out the token
-that r has sent, on the way home the result of r.
+A rank keeps ``most`` rows for each other rank. On the way out, row ``source * most + t`` is token t of a source. On the
+way home, row ``rank * most + t`` is a rank's result for token t.
 """
 
 from __future__ import annotations
 
 from course_kernels.kernels.language import tl, triton
 from course_kernels.kernels.moe_rows import sums_of
+from course_kernels.kernels.moe_sends import load_choices
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def homes_kernel(
+    ids_ptr, rows_ptr, carriers_ptr, tokens, most, stride_t, stride_k,
+    TOP_K: tl.constexpr, LOCAL: tl.constexpr, RANKS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Where results of tokens come home. A program has BLOCK tokens.
+
+    Args:
+        ids_ptr: (tokens, TOP_K), any strides.
+        rows_ptr: int32 (tokens, PLACES): the rows of each token's ranks, once each, ascending; then -1.
+        carriers_ptr: int32 (tokens, TOP_K): the row of each choice; -1 for ids that are no expert.
+    """
+    token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.arange(0, BLOCK_K)
+    _, rank = load_choices(ids_ptr, token, tokens, stride_t, stride_k, TOP_K, LOCAL, RANKS, BLOCK_K)
+    carrier = tl.where(rank < RANKS, rank * most + token[:, None], -1)
+    at = carriers_ptr + token.to(tl.int64)[:, None] * TOP_K + column[None, :]
+    tl.store(at, carrier, mask=(token < tokens)[:, None] & (column < TOP_K)[None, :])
+    last = tl.full((BLOCK,), -1, tl.int32)
+    for place in range(PLACES):
+        last = tl.min(tl.where(rank > last[:, None], rank, RANKS), 1)
+        row = tl.where(last < RANKS, last * most + token, -1)
+        tl.store(rows_ptr + token.to(tl.int64) * PLACES + place, row, mask=token < tokens)
+
+
+@triton.jit
+def goes_to(carrier, peer, most):
+    """Whether choices are of a rank, from their rows in ``homes_kernel``."""
+    return (carrier >= 0) & (carrier // most == peer)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def tell_kernel(
+    ids_ptr, weights_ptr, carriers_ptr, peers_ptr, ids_offset, weights_offset, here, most, tokens,
+    ids_stride_t, ids_stride_k, stride_t, stride_k,
+    TOP_K: tl.constexpr, LOCAL: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Tell each rank which of its experts tokens chose, and with which weights: -1 and 0 for choices of other ranks,
+    and for the rest of its ``most`` rows. A program has BLOCK entries for one rank.
+
+    Args:
+        ids_ptr: (tokens, TOP_K), any strides; or None, and no ids are written.
+        weights_ptr: float32 (tokens, TOP_K), any strides; or None, likewise.
+        carriers_ptr: of ``homes_kernel``.
+        peers_ptr: int64, the address of each rank's memory.
+        ids_offset, weights_offset: bytes of that memory before each.
+        here, most: this rank, and rows for each source.
+    """
+    peer = (here + 1 + tl.program_id(0)) % RANKS
+    entry = tl.program_id(0) // RANKS * BLOCK + tl.arange(0, BLOCK)
+    token, column = (entry // TOP_K).to(tl.int64), entry % TOP_K
+    mine = goes_to(tl.load(carriers_ptr + entry, mask=token < tokens, other=-1), peer, most)
+    written, line = entry < most * TOP_K, here * most * TOP_K + entry
+    memory = tl.load(peers_ptr + peer)
+    if ids_ptr is not None:
+        expert = tl.load(ids_ptr + token * ids_stride_t + column * ids_stride_k, mask=mine, other=0).to(tl.int32)
+        out_ptr = (memory + ids_offset).to(tl.pointer_type(tl.int32))
+        tl.store(out_ptr + line, tl.where(mine, expert - peer * LOCAL, -1), mask=written)
+    if weights_ptr is not None:
+        weight = tl.load(weights_ptr + token * stride_t + column * stride_k, mask=mine, other=0.0)
+        tl.store((memory + weights_offset).to(tl.pointer_type(tl.float32)) + line, weight, mask=written)
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def put_kernel(
-    x_ptr, index_ptr, offs_ptr, peers_ptr, offset, here, most, tokens, stride_t, stride_h,
-    COLS: tl.constexpr, ALIGN: tl.constexpr, FILL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    x_ptr, carriers_ptr, peers_ptr, offset, here, most, tokens, stride_t, stride_h,
+    COLS: tl.constexpr, TOP_K: tl.constexpr, RANKS: tl.constexpr, ALIGN: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Put the rows of sends to each rank at ``here * most`` of its memory. One program has BLOCK_M rows of one rank.
-    Neighbouring programs write to different ranks, so that rows travel to all of them at the same time.
+    """Put each token into the memory of its ranks, from row ``here * most`` on; rows of no token are not written. One
+    program has BLOCK_M tokens and one rank. Neighbouring programs write to different ranks, so that rows travel to all
+    of them at the same time.
 
     Args:
-        x_ptr: rows of any strides; COLS columns.
-        index_ptr: the row of x of each send; None where the rows are sends.
-        offs_ptr: the exclusive end of each rank's sends.
+        x_ptr: (tokens, COLS), any strides.
+        carriers_ptr: of ``homes_kernel``.
         peers_ptr: int64, the address of each rank's memory; with ``offset`` multiples of ALIGN, as are rows there.
         offset: bytes of that memory before the rows.
         here, most: this rank, and rows for each source.
-        FILL: written to the rest of the ``most`` rows; None writes nothing.
     """
-    ranks = tl.num_programs(0) // tl.cdiv(most, BLOCK_M)
-    peer = (here + 1 + tl.program_id(0)) % ranks
-    rows = tl.program_id(0) // ranks * BLOCK_M + tl.arange(0, BLOCK_M)
-    start = tl.load(offs_ptr + peer - 1, mask=peer > 0, other=0)
-    count = tl.load(offs_ptr + peer) - start
-    valid = rows < count
-    sources = (start + rows).to(tl.int64)
-    if index_ptr is not None:
-        sources = tl.load(index_ptr + sources, mask=valid, other=0).to(tl.int64)
+    peer = (here + 1 + tl.program_id(0)) % RANKS
+    token = tl.program_id(0) // RANKS * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tl.arange(0, BLOCK_K)
+    there = (token < tokens)[:, None] & (column < TOP_K)[None, :]
+    carriers = tl.load(carriers_ptr + token.to(tl.int64)[:, None] * TOP_K + column[None, :], mask=there, other=-1)
+    goes = tl.max(goes_to(carriers, peer, most).to(tl.int32), 1) > 0
     address = tl.load(peers_ptr + peer) + offset
     out_ptr = tl.multiple_of(address.to(tl.pointer_type(x_ptr.dtype.element_ty)), ALIGN)
-    line = out_ptr + (here * most + rows).to(tl.int64)[:, None] * COLS
-    written = rows < (count if FILL is None else most)
+    line = out_ptr + (here * most + token).to(tl.int64)[:, None] * COLS
     for first in range(0, COLS, BLOCK_N):
         cols = first + tl.arange(0, BLOCK_N)
-        at = x_ptr + sources[:, None] * stride_t + cols.to(tl.int64)[None, :] * stride_h
-        block = tl.load(at, mask=valid[:, None] & (cols < COLS)[None, :], other=0.0 if FILL is None else FILL)
-        tl.store(line + cols[None, :], block, mask=written[:, None] & (cols < COLS)[None, :])
+        inside = goes[:, None] & (cols < COLS)[None, :]
+        at = x_ptr + token.to(tl.int64)[:, None] * stride_t + cols.to(tl.int64)[None, :] * stride_h
+        tl.store(line + cols[None, :], tl.load(at, mask=inside), mask=inside)
 
 
 @triton.jit
@@ -85,35 +146,3 @@ def push_kernel(
     out_ptr = tl.multiple_of(address.to(tl.pointer_type(rows_ptr.dtype.element_ty)), ALIGN)
     line = out_ptr + (here * most + rows).to(tl.int64)[:, None] * COLS
     tl.store(line + cols[None, :], result, mask=written)
-
-
-@triton.jit
-def home_of(offs_ptr, sends, most, RANKS: tl.constexpr):
-    """The row of this rank's memory to which the result of each send comes back. Rank r's results begin at row
-    r * most, in the order of the sends to that rank. A negative entry of ``sends`` means no send, and is returned as it
-    is."""
-    home = sends
-    for r in tl.static_range(RANKS - 1):
-        end = tl.load(offs_ptr + r)
-        home = tl.where(sends >= end, (r + 1) * most + sends - end, home)
-    return home
-
-
-@triton.jit(do_not_specialize=["tokens"])
-def homes_kernel(
-    positions_ptr, carriers_ptr, offs_ptr, rows_ptr, carried_ptr, tokens, most, PLACES: tl.constexpr,
-    TOP_K: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Where the results of sends come home. A program has BLOCK entries of both tensors; PLACES is at most TOP_K.
-
-    Args:
-        positions_ptr: (tokens * PLACES,) the sends of tokens, less than 0 for none; rows_ptr: theirs.
-        carriers_ptr: (tokens * TOP_K,) the sends of choices, likewise; carried_ptr: theirs.
-        offs_ptr: the exclusive end of each rank's sends.
-    """
-    entries = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    of_tokens, of_choices = entries < tokens * PLACES, entries < tokens * TOP_K
-    sends = tl.load(positions_ptr + entries, mask=of_tokens, other=-1)
-    tl.store(rows_ptr + entries, home_of(offs_ptr, sends, most, RANKS), mask=of_tokens)
-    sends = tl.load(carriers_ptr + entries, mask=of_choices, other=-1)
-    tl.store(carried_ptr + entries, home_of(offs_ptr, sends, most, RANKS), mask=of_choices)

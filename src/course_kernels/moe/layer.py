@@ -81,28 +81,46 @@ def forward(
     if runs_in_torch(operands, form):
         return torch_layer.forward(operands, routing, form, adapters), operands.x.new_empty(0)
     runtime.check_can_launch(operands.x.device)
-    x, gate_up, down, weights, gate_up_bias, down_bias = operands
-    tokens, count = x.shape[0], routing.tokens.shape[0]
-    width, inner = gate_up.shape[1], down.shape[2]
+    hidden, pre = inner(operands, routing, form, keep, adapters)
+    return outer(hidden, operands, routing, form, adapters, combine), pre if keep else operands.x.new_empty(0)
+
+
+@torch.no_grad()
+def inner(
+    operands: Operands, routing: Routing, form: Form, keep: bool = False, adapters: Adapters | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Compute the activation (T * k, I) by kernels, with its argument (T * k, N) where ``keep``."""
+    x, gate_up, down, weights, gate_up_bias, _ = operands
+    count, width = routing.tokens.shape[0], gate_up.shape[1]
     pre = torch.empty(count, width, dtype=x.dtype, device=x.device) if keep else None
-    first, second = (None, None) if adapters is None else adapters.parts
+    part = None if adapters is None else adapters.parts[0]
     if is_fused(operands, form, count, adapters is not None):
-        hidden = torch.empty(count, inner, dtype=x.dtype, device=x.device)
-        added = _low_rank(x, first, Ends(routing.ends, routing.tokens), form)
+        hidden = torch.empty(count, down.shape[2], dtype=x.dtype, device=x.device)
+        added = _low_rank(x, part, Ends(routing.ends, routing.tokens), form)
         epilogue = Gated(form.activation, form.interleaved, pre, gate_up_bias, added)
         _gathered(x, gate_up.mT, routing, epilogue, hidden, form)
     else:
         rows = steps.gather(x, routing, weights if form.on_input else None)
-        added = _low_rank(rows, first, Ends(routing.ends), form)
+        added = _low_rank(rows, part, Ends(routing.ends), form)
         pre = _multiply(rows, gate_up.mT, routing.ends, form, gate_up_bias, pre, added)
         del rows
-        hidden = steps.activate(pre, routing, tokens, form.activation, form.interleaved)
-    added_last = _low_rank(hidden, second, Ends(routing.ends), form)
+        hidden = steps.activate(pre, routing, x.shape[0], form.activation, form.interleaved)
     if adapters is not None:
-        adapters.thin = [each and each.left for each in (added, added_last)]
-    result = _multiply(hidden, down.mT, routing.ends, form, down_bias, added=added_last)
-    out = combine(result, routing, tokens, None if form.on_input else weights)
-    return out, pre if keep else x.new_empty(0)
+        adapters.thin[0] = added and added.left
+    return hidden, pre
+
+
+@torch.no_grad()
+def outer(
+    hidden: Tensor, operands: Operands, routing: Routing, form: Form, adapters: Adapters | None = None,
+    combine: Combine = steps.combine,
+) -> Tensor:  # fmt: skip
+    """Compute the result from the activation of ``inner``, by kernels."""
+    added = _low_rank(hidden, None if adapters is None else adapters.parts[1], Ends(routing.ends), form)
+    if adapters is not None:
+        adapters.thin[1] = added and added.left
+    result = _multiply(hidden, operands.down.mT, routing.ends, form, operands.down_bias, added=added)
+    return combine(result, routing, operands.x.shape[0], None if form.on_input else operands.weights)
 
 
 @torch.no_grad()

@@ -92,11 +92,14 @@ def activation_gradient(
     return grad_pre, activated, grad_weights
 
 
-def combine(rows: Tensor, routing: Routing, tokens: int, weights: Tensor | None = None) -> Tensor:
+def combine(
+    rows: Tensor, routing: Routing, tokens: int, weights: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
     """Sum each token's rows (T * k, H), times the float32 ``weights`` (T, k) if given: (T, H) of the rows' dtype, in
-    float32 in the order of the choices, rounded once."""
+    float32 in the order of the choices, rounded once. ``out`` is where to, contiguous; None for new memory."""
     cols = rows.shape[1]
-    out = torch.empty(tokens, cols, dtype=rows.dtype, device=rows.device)
+    if out is None:
+        out = torch.empty(tokens, cols, dtype=rows.dtype, device=rows.device)
     combining(tokens, cols, routing.rows.shape[0] // tokens)(rows, routing.rows, weights, out)
     return out
 

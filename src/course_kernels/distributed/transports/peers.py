@@ -7,9 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from course_kernels.distributed.plan import Sends
+from course_kernels.distributed.plan import Homes
 from course_kernels.moe import Routing
 from course_kernels.moe.launching import launch
+
+_ENTRIES = 512  # choices that a program has
 
 
 class Peers(NamedTuple):
@@ -28,8 +30,12 @@ class Peers(NamedTuple):
     offset: int = 0
 
 
+def _power(extent: int) -> int:
+    return 1 << (extent - 1).bit_length()
+
+
 def _block(columns: int, most: int) -> int:
-    return min(most, max(16, 1 << (columns - 1).bit_length()))
+    return min(most, max(16, _power(columns)))
 
 
 def _align(columns: int, itemsize: int) -> int:
@@ -38,29 +44,62 @@ def _align(columns: int, itemsize: int) -> int:
     return min(16, size & -size)
 
 
-def put(x: Tensor, sends: Sends, peers: Peers, *, by_token: bool, fill: int | None = None) -> None:
-    """Put rows into the memory of sends' ranks.
+def homes_of(top_k_index: Tensor, num_local_experts: int, ranks: int, most: int) -> Homes:
+    """Find where results of tokens come home; arguments as of ``plan.sends_of``."""
+    tokens, top_k = top_k_index.shape
+    places, block_k = min(top_k, ranks), _power(top_k)
+    rows = torch.empty(tokens * places, dtype=torch.int32, device=top_k_index.device)
+    carriers = torch.empty(tokens, top_k, dtype=torch.int32, device=top_k_index.device)
+    if tokens:
+        block, (stride_t, stride_k) = max(1, _ENTRIES // block_k), top_k_index.stride()
+        launch(
+            "peers", "homes_kernel", -(-tokens // block), tokens, ids_ptr=top_k_index, rows_ptr=rows,
+            carriers_ptr=carriers, most=most, stride_t=stride_t, stride_k=stride_k, TOP_K=top_k,
+            LOCAL=num_local_experts, RANKS=ranks, PLACES=places, BLOCK=block, BLOCK_K=block_k,
+        )  # fmt: skip
+    return Homes(rows, carriers)
+
+
+def tell(
+    homes: Homes, num_local_experts: int, ids: Tensor | None, weights: Tensor | None, of_ids: Peers | None,
+    of_weights: Peers | None,
+) -> None:  # fmt: skip
+    """Tell each rank which of its experts tokens chose: -1 for choices of other ranks, and in rows of no token. And
+    with which weights: 0 for these.
 
     Args:
-        x: (T, COLS) of tokens, or (sends, COLS).
-        sends: which go where.
-        peers: to whose memory.
-        by_token: x has a row for each token.
-        fill: written to rows of this source that no send fills.
+        homes: of the tokens.
+        num_local_experts: of each rank.
+        ids, weights: (T, k), integers and float32; either may be None.
+        of_ids, of_weights: to whose memory; None without the one or the other.
     """
-    columns = x.shape[1]
-    if not columns or (not x.shape[0] and fill is None):
-        return
-    if not x.shape[0]:  # nothing is read, but the kernel wants an address
-        x = x.new_zeros(1, columns)
-    block_n = _block(columns, 1024)
-    block_m = max(1, 4096 // block_n)
-    ranks = peers.addresses.shape[0]
+    (tokens, top_k), carriers, peers = homes.carriers.shape, homes.carriers, of_ids or of_weights
+    if not tokens:  # nothing is read, but the kernel wants addresses
+        carriers = carriers.new_zeros(1, top_k)
+        ids, weights = (None if each is None else each.new_zeros(1, top_k) for each in (ids, weights))
+    ranks, offsets = peers.addresses.shape[0], [each.offset if each else 0 for each in (of_ids, of_weights)]
+    strides = [(0, 0) if each is None else each.stride() for each in (ids, weights)]
     launch(
-        "peers", "put_kernel", ranks * -(-peers.most // block_m), x.shape[0], x_ptr=x,
-        index_ptr=sends.routing.tokens if by_token else None, offs_ptr=sends.routing.ends, peers_ptr=peers.addresses,
-        offset=peers.offset, here=peers.here, most=peers.most, stride_t=x.stride(0), stride_h=x.stride(1), COLS=columns,
-        ALIGN=_align(columns, x.element_size()), FILL=fill, BLOCK_M=block_m, BLOCK_N=block_n,
+        "peers", "tell_kernel", ranks * -(-peers.most * top_k // _ENTRIES), tokens, ids_ptr=ids, weights_ptr=weights,
+        carriers_ptr=carriers, peers_ptr=peers.addresses, ids_offset=offsets[0], weights_offset=offsets[1],
+        here=peers.here, most=peers.most, ids_stride_t=strides[0][0], ids_stride_k=strides[0][1],
+        stride_t=strides[1][0], stride_k=strides[1][1], TOP_K=top_k, LOCAL=num_local_experts, RANKS=ranks,
+        BLOCK=_ENTRIES,
+    )  # fmt: skip
+
+
+def put(x: Tensor, homes: Homes, peers: Peers) -> None:
+    """Put tokens x (T, COLS) into the memory of their ranks."""
+    (tokens, columns), top_k = x.shape, homes.carriers.shape[1]
+    if not x.numel():
+        return
+    block_n = _block(columns, 1024)
+    block_m, ranks = max(1, 4096 // block_n), peers.addresses.shape[0]
+    launch(
+        "peers", "put_kernel", ranks * -(-tokens // block_m), tokens, x_ptr=x, carriers_ptr=homes.carriers,
+        peers_ptr=peers.addresses, offset=peers.offset, here=peers.here, most=peers.most, stride_t=x.stride(0),
+        stride_h=x.stride(1), COLS=columns, TOP_K=top_k, RANKS=ranks, ALIGN=_align(columns, x.element_size()),
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=_power(top_k),
     )  # fmt: skip
 
 
@@ -90,18 +129,3 @@ def push(
         TOP_K=routing.rows.shape[0] // (ranks * peers.most), SUMS=of_experts,
         ALIGN=_align(columns, rows.element_size()), BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
-
-
-def returning(sends: Sends, most: int) -> Sends:
-    """Number sends by the rows of this rank's memory where their results come home: ``rows`` of the routing, and the
-    ``carriers``."""
-    (tokens, top_k), routing = sends.carriers.shape, sends.routing
-    if not sends.carriers.numel():
-        return sends
-    rows, carriers = torch.empty_like(routing.rows), torch.empty_like(sends.carriers)
-    launch(
-        "peers", "homes_kernel", -(-carriers.numel() // 256), tokens, positions_ptr=routing.rows,
-        carriers_ptr=sends.carriers, offs_ptr=routing.ends, rows_ptr=rows, carried_ptr=carriers, most=most,
-        PLACES=rows.shape[0] // tokens, TOP_K=top_k, RANKS=routing.ends.shape[0], BLOCK=256,
-    )  # fmt: skip
-    return sends._replace(routing=routing._replace(rows=rows), carriers=carriers)

@@ -1,7 +1,8 @@
-"""The way inside an NVLink domain: kernels write rows into the other ranks' memory. Nothing is read from there.
+"""The way inside an NVLink domain: ranks write rows into the other ranks' memory. Nothing is read from there.
 
 The host reads nothing, so a CUDA graph captures a layer. Each rank keeps ``max_tokens`` rows for each rank, which is an
-upper bound: nothing is dropped. Rows that no token fills have no choices here, and nothing reads them.
+upper bound: nothing is dropped. A token's row has the token's own number there, and no rank has to know another's plan.
+Rows that no token fills have no choices here, and nothing reads them.
 
 One buffer serves all. A use of it has four steps, and the device makes them in this order: a barrier of the group;
 every rank writes to every rank's buffer; a second barrier; every rank reads its own buffer. Three things follow.
@@ -14,24 +15,37 @@ every rank writes to every rank's buffer; a second barrier; every rank reads its
   They are done before the next use, in which results come home: these overwrite the tokens, but not the weights behind
   them. So the sum that makes the results can still read the weights.
 
-Ranks need not agree on who copies, or on who sums while it pushes: uses, barriers and places are the same.
+Where nearly every token goes to every rank (``copies``), GPUs' copy engines bring whole ranks' rows while SMs multiply.
+Then rows of a rank have a signal of their own in place of the second barrier, which choices alone wait for; results
+have the barrier. So a rank's experts can begin with its own tokens, and go on with those that are there: ``arriving``.
+
+Ranks need not agree on who copies out of the buffer, who sums while it pushes, or who takes ranks one by one: uses,
+barriers, signals and places are the same.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_kernels.distributed.plan import Arrived, Plan, Sends, of_choices, sends_of, to_choices
+from course_kernels.distributed.motion import Piece, Results
+from course_kernels.distributed.plan import Arrived, Homes, Plan, to_choices
 from course_kernels.distributed.rows import total
 from course_kernels.distributed.transports import peers as moving
 from course_kernels.distributed.transports.agreement import check_agreement, form_of
 from course_kernels.distributed.transports.peers import Peers
 from course_kernels.distributed.transports.time_out import time_out
+from course_kernels.distributed.wire import Wire
 from course_kernels.moe import Routing
+
+# Where copy engines bring whole ranks' rows: the share of tokens that go to a rank, if their experts are drawn alike;
+# and bytes of a rank's rows.
+COPIED_SHARE, COPIED_BYTES = 0.9, 1 << 24
 
 
 class Region(NamedTuple):
@@ -39,11 +53,29 @@ class Region(NamedTuple):
 
     Attributes:
         peers: of all ranks, for kernels.
-        rows: of this rank, (ranks * max_tokens, columns).
+        of_ranks: each rank's rows, (ranks * max_tokens, columns).
+        rows: this rank's.
     """
 
     peers: Peers
+    of_ranks: list[Tensor]
     rows: Tensor
+
+
+class Sent(NamedTuple):
+    """Tokens on their way to this rank; fields as of ``Arrived``.
+
+    Attributes:
+        homes: of this rank's own.
+        local_index: int32 (ranks * max_tokens, k), the ids of choices at this rank.
+        leaving: where rows are copied, the end of this rank's copies; other ranks' have to be waited for. Else None.
+    """
+
+    rows: Tensor
+    weights: Tensor | None
+    homes: Homes
+    local_index: Tensor
+    leaving: Callable[[], None] | None
 
 
 class Symmetric:
@@ -57,15 +89,22 @@ class Symmetric:
 
     def __init__(self, group: dist.ProcessGroup, num_local_experts: int, max_tokens: int):
         self.group, self.num_local_experts, self.max_tokens = group, num_local_experts, max_tokens
-        self.memory: Tensor | None = None
+        self.memories: list[Tensor] = []
+
+    def copies(self, x: Tensor, top_k: int) -> bool:
+        """Whether copy engines bring the rows of tokens x (T, H) with k choices: the same on all ranks."""
+        ranks, local = self.group.size(), self.num_local_experts
+        elsewhere = math.comb((ranks - 1) * local, top_k) / max(1, math.comb(ranks * local, top_k))
+        size = self.max_tokens * x.shape[1] * x.element_size()
+        return ranks > 1 and 1 - elsewhere >= COPIED_SHARE and size >= COPIED_BYTES
 
     def plan(self, top_k_index: Tensor) -> Plan:
         """Route tokens, and send the ids along."""
-        sends = self._sends(top_k_index)
-        (ids,) = self._open(top_k_index=sends.local_index)
-        moving.put(sends.local_index, sends, ids.peers, by_token=False, fill=-1)
+        homes = self._homes(top_k_index)
+        (ids,) = self._open(top_k_index=homes.carriers)
+        moving.tell(homes, self.num_local_experts, top_k_index, None, ids.peers, None)
         self._barrier()
-        return self._planned(sends, ids)
+        return self._planned(homes, ids.rows.clone())
 
     def scatter(self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor) -> Arrived:
         """Send tokens (T, H), and weights (T, k): (ranks * max_tokens, H) and (ranks * max_tokens, k)."""
@@ -75,19 +114,19 @@ class Symmetric:
     def arrive(self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor) -> Arrived:
         """``scatter`` without copies: its rows and weights are there until the next use. Ids to plan by travel in the
         same use."""
-        planned = isinstance(journey, Plan)
-        sends = journey.sends if planned else self._sends(journey)
-        likes = dict(x=x, top_k_weights=weights, top_k_index=None if planned else sends.local_index)
-        regions = self._open(**{name: each for name, each in likes.items() if each is not None})
-        rows, sent = regions[0], None if weights is None else regions[1]
-        if not planned:
-            moving.put(sends.local_index, sends, regions[-1].peers, by_token=False, fill=-1)
-        if weights is not None:  # 0 for choices of other ranks, and in rows that no token fills
-            moving.put(of_choices(weights, sends), sends, sent.peers, by_token=False, fill=0)
-        moving.put(x, sends, rows.peers, by_token=True)
-        self._barrier()
-        plan = journey if planned else self._planned(sends, regions[-1])
-        return Arrived(rows.rows, None if sent is None else sent.rows, plan)
+        sent = self._send(x, weights, journey)
+        if sent.leaving is not None:
+            sent.rows[self.group.rank() * self.max_tokens :][: x.shape[0]] = x
+            for rank in self._others():
+                self._await(rank)
+            sent.leaving()
+        plan = journey if isinstance(journey, Plan) else self._planned(sent.homes, sent.local_index)
+        return Arrived(sent.rows, sent.weights, plan)
+
+    def arriving(self, x: Tensor, weights: Tensor, journey: Plan | Tensor) -> tuple[Iterator[Piece], Homes]:
+        """``arrive`` where tokens are copied, one rank's after the other's; see ``motion.Direct``."""
+        sent = self._send(x, weights, journey)
+        return self._pieces(sent, x), sent.homes
 
     def collect(
         self, rows: Tensor | None, values: Tensor | None, plan: Plan, of_experts: bool = False,
@@ -105,22 +144,95 @@ class Symmetric:
         if values is not None:
             moving.push(values, plan.routing, regions[-1].peers)
         self._barrier()
-        sums = None if rows is None else total(regions[0].rows, plan.sends.routing, plan.tokens)
+        sums = None if rows is None else total(regions[0].rows, plan.sends, plan.tokens)
         return sums, None if values is None else to_choices(regions[-1].rows, plan.sends)
 
-    def _sends(self, top_k_index: Tensor) -> Sends:
+    def collect_pieces(self, like: Tensor, results: Results, homes: Homes) -> Tensor:
+        """Return results of pieces, summed: (T, H); see ``motion.Direct``."""
+        (region,) = self._open(x=like)
+        wire, held = Wire(like.device), []
+        for rank, result in results:
+            if rank == self.group.rank():
+                result(self._place(region, rank, like.shape[0]))
+                continue
+            rows = result(None)
+            goal = self._place(region, rank, rows.shape[0])
+            copied = wire.run(lambda goal=goal, rows=rows: goal.copy_(rows), wire.mark())
+            held.append((rows, copied))
+        for _, copied in held:
+            wire.wait(copied)
+        self._barrier()
+        return total(region.rows, homes, like.shape[0])
+
+    # ---- steps
+
+    def _homes(self, top_k_index: Tensor) -> Homes:
         tokens = top_k_index.shape[0]
         if tokens > self.max_tokens:
             raise ValueError(f"top_k_index must have at most max_tokens = {self.max_tokens} rows, got {tokens}")
-        return sends_of(top_k_index, self.num_local_experts, self.group.size())
+        return moving.homes_of(top_k_index, self.num_local_experts, self.group.size(), self.max_tokens)
 
-    def _planned(self, sends: Sends, ids: Region) -> Plan:
+    def _send(self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor) -> Sent:
+        """Begin to send tokens. Weights and choices have arrived then, and rows that are not copied."""
+        planned = isinstance(journey, Plan)
+        homes = journey.sends if planned else self._homes(journey)
+        likes = dict(x=x, top_k_weights=weights, top_k_index=None if planned else homes.carriers)
+        regions = self._open(**{name: each for name, each in likes.items() if each is not None})
+        rows, sent = regions[0], None if weights is None else regions[1]
+        ids = None if planned else regions[-1]
+        leaving = self._copy(x, rows) if self.copies(x, homes.carriers.shape[1]) else None
+        if not planned or weights is not None:
+            given = None if planned else journey
+            moving.tell(homes, self.num_local_experts, given, weights, ids and ids.peers, sent and sent.peers)
+        if leaving is None:
+            moving.put(x, homes, rows.peers)
+        self._barrier()
+        local_index = journey.local_index if planned else ids.rows.clone()
+        return Sent(rows.rows, None if sent is None else sent.rows, homes, local_index, leaving)
+
+    def _copy(self, x: Tensor, region: Region) -> Callable[[], None]:
+        """Copy tokens to the other ranks, on a stream of its own; signal to each, on another, when it has all. A signal
+        is a kernel, which may wait for an SM; copies go on meanwhile. Returns what makes the current stream wait for
+        the last signal."""
+        x, wire, flags = x.contiguous(), Wire(x.device), Wire(x.device, "signals")
+        begin, last = wire.mark(), None
+        for rank in self._others(-1):
+            goal = self._place(region, rank, x.shape[0])
+            _, copied = wire.run(lambda goal=goal: goal.copy_(x), begin)
+            last = flags.run(lambda rank=rank: self._signal(rank), copied)
+        return lambda x=x: flags.wait(last)  # and x is held until then
+
+    def _place(self, region: Region, rank: int, count: int) -> Tensor:
+        """The first rows that a rank keeps for this one."""
+        return region.of_ranks[rank][self.group.rank() * self.max_tokens :][:count]
+
+    def _pieces(self, sent: Sent, x: Tensor) -> Iterator[Piece]:
+        here, most = self.group.rank(), self.max_tokens
+        for rank in (*((here,) if x.shape[0] else ()), *self._others()):
+            part = slice(rank * most, (rank + 1) * most if rank != here else rank * most + x.shape[0])
+            ids = sent.local_index[part]
+            routing = Routing.of(ids, self.num_local_experts)
+            if self.num_local_experts < ids.shape[1]:
+                routing = routing.shortened(ids.shape[0] * self.num_local_experts)
+            if rank != here:
+                self._await(rank)
+            yield Piece(rank, x if rank == here else sent.rows[part], sent.weights[part], routing)
+        sent.leaving()
+
+    def _others(self, step: int = 1) -> list[int]:
+        """The other ranks in the order in which their tokens arrive; with -1 in the order in which they are sent to."""
+        here, ranks = self.group.rank(), self.group.size()
+        return [(here - step * distance) % ranks for distance in range(1, ranks)]
+
+    def _planned(self, homes: Homes, local_index: Tensor) -> Plan:
         """The plan, from the ids that have arrived."""
-        (tokens, top_k), local_index = sends.carriers.shape, ids.rows.clone()
+        tokens, top_k = homes.carriers.shape
         routing = Routing.of(local_index, self.num_local_experts)
         if self.num_local_experts < top_k:
             routing = routing.shortened(local_index.shape[0] * self.num_local_experts)
-        return Plan(moving.returning(sends, self.max_tokens), None, local_index, routing, tokens)
+        return Plan(homes, None, local_index, routing, tokens)
+
+    # ---- the memory
 
     def _open(self, **likes: Tensor) -> list[Region]:
         """Wait until no rank reads its memory any longer. Returns a region for rows like each of ``likes``, one behind
@@ -130,23 +242,36 @@ class Symmetric:
             size = capacity * like.shape[1] * like.element_size()
             ends.append(-(-(ends[-1] + size) // 16) * 16)
         device = next(iter(likes.values())).device
-        if self.memory is None or self.memory.numel() < ends[-1]:
+        if not self.memories or self.memories[0].numel() < ends[-1]:
             if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 raise RuntimeError("ExpertParallel: a graph cannot allocate: run the layer once before you capture it")
             self._agree(likes, device)
             self._allocate(ends[-1], device)
         self._barrier()
-        regions = []
+        regions, here = [], self.group.rank()
         for start, like in zip(ends, likes.values()):
             size = capacity * like.shape[1] * like.element_size()
-            rows = self.memory[start : start + size].view(like.dtype).reshape(capacity, like.shape[1])
-            regions.append(Region(Peers(self.addresses, self.group.rank(), self.max_tokens, start), rows))
+            of_ranks = [
+                each[start : start + size].view(like.dtype).reshape(capacity, like.shape[1]) for each in self.memories
+            ]
+            regions.append(Region(Peers(self.addresses, here, self.max_tokens, start), of_ranks, of_ranks[here]))
         return regions
 
+    def _milliseconds(self) -> int:
+        """How long to wait for other ranks: a little shorter than the group's time-out."""
+        return int((time_out(self.group, self.memories[0].device) * 0.9).total_seconds() * 1000)
+
     def _barrier(self) -> None:
-        """On the device: wait for all ranks, a little shorter than the group's time-out."""
-        patience = time_out(self.group, self.memory.device) * 0.9
-        self.handle.barrier(timeout_ms=int(patience.total_seconds() * 1000))
+        """On the device: wait for all ranks."""
+        self.handle.barrier(timeout_ms=self._milliseconds())
+
+    def _signal(self, rank: int) -> None:
+        """On the device: tell a rank that it has this rank's tokens."""
+        self.handle.put_signal(rank, 1, self._milliseconds())  # barriers have channel 0
+
+    def _await(self, rank: int) -> None:
+        """On the device: wait for a rank's signal."""
+        self.handle.wait_signal(rank, 1, self._milliseconds())
 
     def _agree(self, likes: dict[str, Tensor], device: torch.device) -> None:
         """Raise on all ranks unless they are to send rows of the same dtype and width. Only where memory is allocated,
@@ -161,6 +286,9 @@ class Symmetric:
         import torch.distributed._symmetric_memory as symmetric_memory
 
         torch.cuda.synchronize(device)
-        self.memory = symmetric_memory.empty(size, dtype=torch.uint8, device=device)
-        self.handle = symmetric_memory.rendezvous(self.memory, self.group)
+        mine = symmetric_memory.empty(size, dtype=torch.uint8, device=device)
+        self.handle = symmetric_memory.rendezvous(mine, self.group)
+        self.memories = [
+            self.handle.get_buffer(rank, (size,), torch.uint8) for rank in range(self.group.size())
+        ]  # fmt: skip
         self.addresses = torch.tensor(self.handle.buffer_ptrs, dtype=torch.int64, device=device)
