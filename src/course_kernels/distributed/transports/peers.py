@@ -71,7 +71,7 @@ def tell(
         homes: of the tokens.
         num_local_experts: of each rank.
         ids, weights: (T, k), integers and float32; either may be None.
-        of_ids, of_weights: to whose memory; None without the one or the other.
+        of_ids, of_weights: parts of all ranks' memory; None without the one or the other.
     """
     (tokens, top_k), carriers, peers = homes.carriers.shape, homes.carriers, of_ids or of_weights
     if not tokens:  # nothing is read, but the kernel wants addresses

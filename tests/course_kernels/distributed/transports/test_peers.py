@@ -7,7 +7,7 @@ import torch
 
 from course_kernels.codegen import Build, compile_many
 from course_kernels.codegen.packed import specialize
-from course_kernels.distributed.plan import of_choices, sends_of, to_choices
+from course_kernels.distributed.plan import to_choices
 from course_kernels.distributed.rows import total
 from course_kernels.distributed.transports import peers
 from course_kernels.distributed.transports.peers import Peers
@@ -19,7 +19,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class World:
-    """Ranks in one process: their sends, and what has arrived at each.
+    """Ranks in one process: where results of their tokens come home, and which choices have arrived at each.
 
     Args:
         sizes: tokens of each rank. The first token of each has two experts of the last rank, ids outside of all, and
@@ -28,25 +28,22 @@ class World:
 
     def __init__(self, sizes):
         self.sizes, self.ranks, self.generator = sizes, len(sizes), torch.Generator().manual_seed(9)
-        self.sends = []
-        for size in sizes:
+        self.ids, self.homes = [], []
+        self.arrived = torch.full((self.ranks, self.ranks * MOST, TOP_K), -1, dtype=torch.int32, device=DEVICE)
+        for source, size in enumerate(sizes):
             ids = torch.randint(-1, self.ranks * LOCAL + 1, (size, TOP_K), generator=self.generator)
             ids[:1] = torch.tensor([self.ranks * LOCAL - 1, -1, self.ranks * LOCAL - 2, 2**31 - 1])
             ids[1:2] = self.ranks * LOCAL
-            self.sends.append(sends_of(ids.to(DEVICE), LOCAL, self.ranks))
-        self.arrived = []
-        for rank in range(self.ranks):
-            local = torch.full((self.ranks * MOST, TOP_K), -1, dtype=torch.int32, device=DEVICE)
-            for source, sends in enumerate(self.sends):
-                there = self.rows_at(source, rank)
-                local[source * MOST :][: there.stop - there.start] = sends.local_index[there]
-            self.arrived.append(local)
+            self.ids.append(ids.to(DEVICE))
+            self.homes.append(peers.homes_of(self.ids[-1], LOCAL, self.ranks, MOST))
+            for rank, arrived in enumerate(self.arrived):
+                local = self.ids[-1] - rank * LOCAL
+                arrived[source * MOST :][:size] = torch.where((local >= 0) & (local < LOCAL), local, -1)
         self.routings = [Routing.of(each, LOCAL) for each in self.arrived]
 
-    def rows_at(self, source, rank):
-        """The sends of a source to a rank."""
-        ends = [0, *self.sends[source].routing.ends.tolist()]
-        return slice(ends[rank], ends[rank + 1])
+    def goes(self, source, rank):
+        """Which of the rows that a rank keeps for a source are of tokens that go there."""
+        return (self.arrived[rank][source * MOST :][:MOST] >= 0).any(1)
 
     def memories(self, columns, dtype, fill, offset=0):
         """Rows of each rank's memory, ``offset`` bytes after its beginning, and each rank's view of all."""
@@ -64,12 +61,11 @@ class World:
         """Check each rank's memory: of each source's tokens what ``wanted`` has at the rank they went to; and poison in
         all other rows, and before them."""
         for source in range(self.ranks):
-            expected = torch.full_like(memory[source], poison)
             for rank in range(self.ranks):
-                there = self.rows_at(source, rank)
-                count = there.stop - there.start
-                expected[rank * MOST :][:count] = wanted[rank][source * MOST :][:count]
-            assert torch.equal(memory[source].nan_to_num(-7.0), expected.nan_to_num(-7.0))
+                rows = wanted[rank][source * MOST :][:MOST]
+                expected = torch.where(self.goes(source, rank)[:, None], rows, poison)
+                found = memory[source][rank * MOST :][:MOST]
+                assert torch.equal(found.nan_to_num(-7.0), expected.nan_to_num(-7.0))
         assert all(bool((each == 255).all()) for each in self.before)
 
 
@@ -85,21 +81,32 @@ def poisoned(rows, routing):
     return torch.where(filled[:, None], rows, torch.nan)
 
 
+@pytest.mark.parametrize("sizes", SIZES)
+def test_homes_are_the_rows_of_a_tokens_ranks(sizes):
+    world = World(sizes)
+    for ids, homes in zip(world.ids, world.homes):
+        known = (ids >= 0) & (ids < world.ranks * LOCAL)
+        token = torch.arange(len(ids), device=DEVICE)[:, None]
+        carriers = torch.where(known, ids // LOCAL * MOST + token, -1)
+        assert torch.equal(homes.carriers, carriers.int())
+        for row, of_token in zip(carriers.tolist(), homes.rows.reshape(len(ids), min(TOP_K, world.ranks)).tolist()):
+            wanted = sorted({each for each in row if each >= 0})
+            assert of_token == wanted + [-1] * (len(of_token) - len(wanted))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("columns", [16, 21, 1040])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_rows_arrive(sizes, dtype, columns):
+    """Each token once at each of its ranks. Other rows are not written."""
     world = World(sizes)
-    x = [world.numbers(size, 2 * columns, dtype=dtype)[:, ::2] for size in sizes]
+    x = [world.numbers(MOST, 2 * columns, dtype=dtype)[:, ::2] for _ in sizes]
     memory, views = world.memories(columns, dtype, -5.0, OFFSET)
-    for rank, view in enumerate(views):
-        peers.put(x[rank], world.sends[rank], view, by_token=True)
-    for rank in range(world.ranks):
-        expected = torch.full_like(memory[rank], -5.0)  # rows that no token fills are not written
-        for source, sends in enumerate(world.sends):
-            there = world.rows_at(source, rank)
-            expected[source * MOST :][: there.stop - there.start] = x[source][sends.routing.tokens[there].long()]
-        assert torch.equal(memory[rank], expected)
+    for size, tokens, homes, view in zip(sizes, x, world.homes, views):
+        peers.put(tokens[:size], homes, view)
+    for rank, found in enumerate(memory):
+        rows = [torch.where(world.goes(source, rank)[:, None], tokens, -5.0) for source, tokens in enumerate(x)]
+        assert torch.equal(found, torch.cat(rows))
     assert all(bool((each == 255).all()) for each in world.before)
 
 
@@ -107,8 +114,7 @@ def test_rows_arrive(sizes, dtype, columns):
 @pytest.mark.parametrize("columns", [16, 21, 600])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_results_come_home_and_are_summed(sizes, dtype, columns):
-    """A row for each token that has arrived, of any strides. Their sum is that of rows which ``all_to_all`` returns in
-    the order of sends, bit for bit."""
+    """A row for each token that has arrived, of any strides. Their sum is in the order of ranks."""
     world = World(sizes)
     results = [
         poisoned(world.numbers(world.ranks * MOST, 2 * columns, dtype=dtype)[:, ::2], each) for each in world.routings
@@ -118,18 +124,13 @@ def test_results_come_home_and_are_summed(sizes, dtype, columns):
         peers.push(results[rank].mT.contiguous().mT, world.routings[rank], view)
     world.came_home(memory, results, torch.nan)
     for source, size in enumerate(sizes):
-        sends = world.sends[source]
-        rows = torch.cat(
-            [
-                results[rank][source * MOST :][: there.stop - there.start]
-                for rank in range(world.ranks)
-                for there in [world.rows_at(source, rank)]
-            ]
-        )
-        got = total(memory[source], peers.returning(sends, MOST).routing, size)
-        assert torch.equal(got, total(rows, sends.routing, size))
-        wanted = torch.zeros(size, columns, dtype=torch.float64, device=DEVICE)
-        wanted.index_add_(0, sends.routing.tokens[: rows.shape[0]].long(), rows.double())
+        got = total(memory[source], world.homes[source], size)
+        exact = torch.zeros(size, columns, dtype=torch.float32, device=DEVICE)
+        wanted = exact.double()
+        for rank, each in enumerate(results):
+            rows = torch.where(world.goes(source, rank)[:, None], each[source * MOST :][:MOST], 0.0)[:size]
+            exact, wanted = exact + rows.float(), wanted + rows.double()
+        assert torch.equal(got, exact.to(dtype))
         close(got, wanted)
 
 
@@ -156,29 +157,43 @@ def test_rows_of_experts_are_summed_on_their_way_home(sizes, dtype, columns, wei
     world.came_home(memory, wanted, torch.nan)
 
 
+def told(world, given, ids=True, weights=True):
+    """What each rank is told in two parts of its memory, which have 99 before: ids, and weights as they are stored."""
+    memory, views = world.memories(2 * TOP_K, torch.int32, 99, OFFSET)
+    for size, factors, chosen, homes, view in zip(world.sizes, given, world.ids, world.homes, views):
+        after = view._replace(offset=OFFSET + 4 * world.ranks * MOST * TOP_K)
+        chosen = chosen.mT.contiguous().mT if ids else None
+        factors = factors[:size] if weights else None
+        peers.tell(homes, LOCAL, chosen, factors, view if ids else None, after if weights else None)
+    assert all(bool((each == 255).all()) for each in world.before)
+    return torch.stack(memory).reshape(world.ranks, 2, world.ranks * MOST, TOP_K).unbind(1)
+
+
 @pytest.mark.parametrize("sizes", SIZES)
-def test_ids_fill_what_no_token_fills(sizes):
+def test_ranks_are_told_of_choices_and_of_rows_without_any(sizes):
     world = World(sizes)
-    memory, views = world.memories(TOP_K, torch.int32, 99)
-    for sends, view in zip(world.sends, views):
-        peers.put(sends.local_index, sends, view, by_token=False, fill=-1)
-    assert all(map(torch.equal, memory, world.arrived))
+    given = [world.numbers(MOST, 2 * TOP_K)[:, ::2] for _ in sizes]
+    of_choices = torch.where(world.arrived >= 0, torch.cat(given), 0.0).view(torch.int32)
+    nothing = torch.full_like(of_choices, 99)
+    for alone in ({}, dict(weights=False), dict(ids=False)):
+        ids, weights = told(world, given, **alone)
+        assert torch.equal(ids, world.arrived if alone.get("ids", True) else nothing)
+        assert torch.equal(weights, of_choices if alone.get("weights", True) else nothing)
 
 
 @pytest.mark.parametrize("sizes", SIZES)
 def test_values_return_to_their_choices(sizes):
     world = World(sizes)
-    weights = [torch.rand(size, TOP_K, device=DEVICE) for size in sizes]
-    memory, views = world.memories(TOP_K, torch.float32, torch.nan, OFFSET)
-    for rank, (sends, view) in enumerate(zip(world.sends, views)):
-        peers.put(of_choices(weights[rank], sends), sends, view, by_token=False, fill=0)
-    assert all(bool(torch.isfinite(each).all()) for each in memory)
+    values = [torch.where(each >= 0, world.numbers(*each.shape), torch.nan) for each in world.arrived]
     home, views = world.memories(TOP_K, torch.float32, torch.nan, OFFSET)
-    for arrived, routing, view in zip(memory, world.routings, views):
-        peers.push(arrived, routing, view)
-    for rank, sends in enumerate(world.sends):
-        wanted = to_choices(of_choices(weights[rank], sends), sends)
-        assert torch.equal(to_choices(home[rank], peers.returning(sends, MOST)), wanted)
+    for rows, routing, view in zip(values, world.routings, views):
+        peers.push(rows, routing, view)
+    for source, (ids, homes) in enumerate(zip(world.ids, world.homes)):
+        found = to_choices(home[source], homes)
+        wanted = torch.zeros_like(found)
+        for rank, rows in enumerate(values):
+            wanted = torch.where(ids // LOCAL == rank, rows[source * MOST :][: len(ids)], wanted)
+        assert torch.equal(found, torch.where((ids >= 0) & (ids < world.ranks * LOCAL), wanted, 0.0))
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU they run")
@@ -194,20 +209,21 @@ def test_what_is_interpreted_compiles_for_hopper_without_spills(monkeypatch):
         )
 
     world = World(SIZES[-1])
-    sends, routing = world.sends[0], world.routings[0]
+    ids, homes, routing = world.ids[0], world.homes[0], world.routings[0]
     memory, views = world.memories(2048, torch.bfloat16, 0)
     monkeypatch.setattr(launching, "_interpret", note)
     for view in views[:2]:  # Triton makes a constant of an argument that is 1
-        peers.put(memory[0], sends, view, by_token=True)
-        peers.put(torch.rand(3, TOP_K), sends, view, by_token=False, fill=0)
-        peers.put(sends.local_index, sends, view, by_token=False, fill=-1)
+        weights = torch.rand(4 * MOST, TOP_K)
+        peers.put(memory[0][: len(ids)], homes, view)
+        for given in ((ids, weights[: len(ids)]), (ids.int(), None), (None, weights[: len(ids)])):
+            peers.tell(homes, LOCAL, *given, *(None if each is None else view for each in given))
         peers.push(memory[0], routing, view)
-        for weights in (torch.rand(4 * MOST, TOP_K), None):
-            peers.push(memory[0], routing, view, of_experts=True, weights=weights)
-        peers.returning(sends, 1 if view.here else MOST)
-    assert {name for name, _ in builds} == {"put_kernel", "push_kernel", "homes_kernel"}
+        for factors in (weights, None):
+            peers.push(memory[0], routing, view, of_experts=True, weights=factors)
+        peers.homes_of(ids, LOCAL, world.ranks, 1 if view.here else MOST)
+    assert {name for name, _ in builds} == {"put_kernel", "push_kernel", "homes_kernel", "tell_kernel"}
     compiled = compile_many([(each, "sm_90") for each in builds.values()], workers=2)
     assert {str(build): each.spills.bytes for build, each in zip(builds.values(), compiled) if each.spills.bytes} == {}
-    for (name, constants), each in zip(builds, compiled):
-        if name == "push_kernel" or "'FILL': None" in constants:
+    for (name, _), each in zip(builds, compiled):
+        if name in ("push_kernel", "put_kernel"):
             assert "st.global.v4" in each.asm["ptx"], name
