@@ -71,8 +71,8 @@ class Alone(Symmetric):
         pass
 
     def _allocate(self, size, device):
-        self.memory = torch.empty(size, dtype=torch.uint8, device=device)
-        self.addresses = torch.tensor([self.memory.data_ptr()], dtype=torch.int64, device=device)
+        self.memories = [torch.empty(size, dtype=torch.uint8, device=device)]
+        self.addresses = torch.tensor([self.memories[0].data_ptr()], dtype=torch.int64, device=device)
 
     def _barrier(self):
         pass
