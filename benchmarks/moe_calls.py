@@ -10,7 +10,7 @@ from torch import Tensor
 
 import course_kernels as ck
 from calls import Call, Memory, bits
-from course_kernels.distributed.plan import Sends, of_choices, sends_of, to_choices
+from course_kernels.distributed.plan import Homes, of_choices, sends_of, to_choices
 from course_kernels.distributed.rows import total
 from course_kernels.distributed.transports import peers
 from course_kernels.distributed.transports.peers import Peers
@@ -203,128 +203,129 @@ class Journey(Call):
     index: torch.dtype = torch.int64
 
     def _run(self, memory: Memory, backend: str) -> None:
-        plans = [self._plan(memory, rank, backend) for rank in range(len(self.sizes))]
-        tokens, sent, weights, given = [], [], [], dict(x=[], weights=[], ids=[])
-        for size, (sends, wanted) in zip(self.sizes, plans):
-            x = memory.numbers((size, self.columns), self.dtype)
-            tokens.append(x.cpu()[wanted.routing.tokens[: wanted.routing.ends[-1]].long()])
-            given["x"].append(memory.give("x", x, self.layout))
-            factors = memory.factors((size, self.top_k))
-            weights.append(of_choices(memory.give("weights", factors, self.layout), sends, backend))
-            sent.append(of_choices(factors.cpu(), wanted, "torch"))
-            same(weights[-1], sent[-1], "weights of sends")
-            unread = sent[-1].masked_fill(wanted.local_index < 0, torch.nan)
-            returned = to_choices(memory.give("values", unread.to(memory.device)), sends, backend)
-            same(returned, to_choices(sent[-1], wanted, "torch"), "values of choices")
-        ids, found_ids = [wanted.local_index for _, wanted in plans], [sends.local_index for sends, _ in plans]
-        self._put(memory, given["x"], tokens, plans, by_token=True)
-        self._put(memory, weights, sent, plans, by_token=False, fill=0)
-        self._put(memory, found_ids, ids, plans, by_token=False, fill=-1)
-        self._return(memory, self._arrived(ids, plans, -1), plans, backend)
+        ranks = len(self.sizes)
+        ids, given = [], []
+        for rank, size in enumerate(self.sizes):
+            generator = torch.Generator().manual_seed(self.seed * ranks + rank)
+            ids.append(torch.randint(-1, ranks * self.local + 1, (size, self.top_k), generator=generator))
+            given.append(memory.give("top_k_index", ids[-1].to(memory.device, self.index), self.layout))
+            self._judge_sends(memory, ids[-1], given[-1], backend)
+        homes = [peers.homes_of(each, self.local, ranks, self.most) for each in given]
+        for each, of_tokens in zip(ids, homes):
+            self._judge_homes(each, of_tokens)
+        arrived = torch.full((ranks, ranks, self.most, self.top_k), -1, dtype=torch.int32)
+        for source, each in enumerate(ids):
+            for rank in range(ranks):
+                local = each - rank * self.local
+                arrived[rank, source, : len(each)] = torch.where((local >= 0) & (local < self.local), local, -1)
+        self._tell(memory, given, homes, arrived)
+        self._put(memory, homes, arrived)
+        self._return(memory, homes, arrived, ids, backend)
 
-    def _return(self, memory: Memory, arrived, plans, backend: str) -> None:
+    def _judge_sends(self, memory: Memory, ids: Tensor, given: Tensor, backend: str) -> None:
+        """The sends of a rank, and the way of weights to sends and back."""
+        ranks = len(self.sizes)
+        found, wanted = sends_of(given, self.local, ranks, backend), sends_of(ids, self.local, ranks, "torch")
+        for (name, one), other in zip(found.routing._asdict().items(), wanted.routing):
+            same(one, other, f"the routing's {name}")
+        for name in ("carriers", "local_index", "counts"):
+            same(getattr(found, name), getattr(wanted, name), name)
+        factors = memory.factors(ids.shape)
+        sent = of_choices(factors.cpu(), wanted, "torch")
+        same(of_choices(memory.give("weights", factors, self.layout), found, backend), sent, "weights of sends")
+        unread = sent.masked_fill(wanted.local_index < 0, torch.nan)
+        returned = to_choices(memory.give("values", unread.to(memory.device)), found, backend)
+        same(returned, to_choices(sent, wanted, "torch"), "values of choices")
+
+    def _judge_homes(self, ids: Tensor, homes: Homes) -> None:
+        ranks = len(self.sizes)
+        rank = torch.where((ids >= 0) & (ids < ranks * self.local), ids // self.local, ranks)
+        token = torch.arange(len(ids))[:, None]
+        same(homes.carriers, torch.where(rank < ranks, rank * self.most + token, -1).int(), "rows of choices")
+        chosen = (rank[:, :, None] == torch.arange(ranks)).any(1)
+        order = torch.where(chosen, torch.arange(ranks), ranks).sort(1).values[:, : min(self.top_k, ranks)]
+        rows = torch.where(order < ranks, order * self.most + token, -1).int()
+        same(homes.rows, rows.flatten(), "rows where results come home")
+
+    def _tell(self, memory: Memory, given: list[Tensor], homes: list[Homes], arrived: Tensor) -> None:
+        """Ids and weights, in two parts of each rank's memory."""
+        ranks, *_, top_k = arrived.shape
+        there = self._memories(memory, 2 * ranks * self.most, top_k, torch.int32)
+        weights = torch.zeros(ranks, self.most, top_k)
+        for source, (each, of_tokens, view) in enumerate(zip(given, homes, self._peers(there, memory))):
+            factors = memory.factors(each.shape)
+            weights[source, : len(each)] = factors.cpu()
+            after = view._replace(offset=4 * ranks * self.most * top_k)
+            factors = memory.give("weights", factors, self.layout)
+            peers.tell(of_tokens, self.local, each, factors, view, after)
+        for rank, found in enumerate(there):
+            of_choices = torch.where(arrived[rank] >= 0, weights, 0.0).view(torch.int32)
+            same(found, torch.cat([arrived[rank], of_choices]).reshape(-1, top_k), f"memory of rank {rank}")
+
+    def _put(self, memory: Memory, homes: list[Homes], arrived: Tensor) -> None:
+        there = self._memories(memory, len(arrived) * self.most, self.columns, self.dtype)
+        expected = [each.clone().cpu() for each in there]
+        for source, (size, of_tokens, view) in enumerate(zip(self.sizes, homes, self._peers(there, memory))):
+            x = memory.numbers((size, self.columns), self.dtype)
+            for part, ids in zip(expected, arrived[:, source, :size]):
+                rows = part[source * self.most :][:size]
+                rows.copy_(torch.where((ids >= 0).any(1)[:, None], x.cpu(), rows))
+            peers.put(memory.give("x", x, self.layout), of_tokens, view)
+        for rank, part in enumerate(expected):
+            same(there[rank], part, f"memory of rank {rank}")
+
+    def _return(self, memory: Memory, homes: list[Homes], arrived: Tensor, ids: list[Tensor], backend: str) -> None:
         """The way home: of a row and of values for each token that has arrived, and of the sums of experts' rows."""
         routings, results, experts, summed, values, factors = [], [], [], [], [], []
-        for ids in arrived:
-            given = memory.give("ids that arrived", ids.to(memory.device))
+        for each in arrived.flatten(1, 2):
+            given = memory.give("ids that arrived", each.to(memory.device))
             routings.append(Routing.of(given, self.local, backend=backend))
-            filled, count = (ids >= 0).any(1)[:, None].to(memory.device), ids.numel()
+            filled = (given >= 0).any(1)[:, None]
             for found, columns, dtype in ((results, self.columns, self.dtype), (values, self.top_k, torch.float32)):
-                drawn = memory.numbers((len(ids), columns), dtype).masked_fill(~filled, torch.nan)
+                drawn = memory.numbers((len(each), columns), dtype).masked_fill(~filled, torch.nan)
                 found.append(memory.give("results", drawn, self.layout))
-            rows = memory.numbers((count, self.columns), self.dtype)
+            rows = memory.numbers((each.numel(), self.columns), self.dtype)
             rows[routings[-1].ends[-1] :] = torch.nan
             experts.append(memory.give("rows of experts", rows))
-            weights = memory.factors(ids.shape).masked_fill(given < 0, torch.nan)
+            weights = memory.factors(each.shape).masked_fill(given < 0, torch.nan)
             factors.append(memory.give("factors", weights))
-            summed.append(combine(experts[-1], routings[-1], len(ids), factors[-1]))
-        homes = [peers.returning(sends, self.most) for sends, _ in plans]
-        for home, (_, sends) in zip(homes, plans):
-            self._judge_places(home.routing.rows, sends.routing.rows, sends.routing.ends)
-            self._judge_places(home.carriers, sends.carriers, sends.routing.ends)
-        there, returned = self._push(memory, results, results, routings, plans), self._returned(results, plans)
-        for size, home, held, (_, sends), rows in zip(self.sizes, homes, there, plans, returned):
-            same(total(held, home.routing, size), total(rows, sends.routing, size), "sums of rows that came back")
-        there, returned = self._push(memory, values, values, routings, plans), self._returned(values, plans)
-        for home, held, (_, sends), rows in zip(homes, there, plans, returned):
-            same(to_choices(held, home, backend), to_choices(rows, sends, "torch"), "values that came back")
-        self._push(memory, experts, summed, routings, plans, factors)
+            summed.append(combine(experts[-1], routings[-1], len(each), factors[-1]))
+        there = self._push(memory, results, results, routings, arrived)
+        for home, held in enumerate(there):
+            wanted = torch.zeros(self.sizes[home], self.columns)
+            for rank, rows in enumerate(results):
+                here = (arrived[rank, home] >= 0).any(1)[:, None]
+                part = torch.where(here, rows.cpu()[home * self.most :][: self.most].float(), 0.0)
+                wanted += part[: self.sizes[home]]
+            same(total(held, homes[home], self.sizes[home]), wanted.to(self.dtype), "sums of rows that came back")
+        for home, held in enumerate(self._push(memory, values, values, routings, arrived)):
+            wanted = torch.zeros(ids[home].shape)
+            for rank, rows in enumerate(values):
+                part = rows.cpu()[home * self.most :][: self.sizes[home]]
+                wanted = torch.where(arrived[rank, home, : self.sizes[home]] >= 0, part, wanted)
+            same(to_choices(held, homes[home], backend), wanted, "values that came back")
+        self._push(memory, experts, summed, routings, arrived, factors)
 
-    def _judge_places(self, found: Tensor, sends: Tensor, ends: Tensor) -> None:
-        """Check the rows where sends come home; ends of each rank's sends."""
-        rank = torch.bucketize(sends, ends, right=True)
-        starts = torch.cat([ends.new_zeros(1), ends])
-        same(found, torch.where(sends < 0, -1, sends - starts[rank] + rank * self.most).int(), "places of sends")
-
-    def _push(self, memory: Memory, rows, wanted, routings, plans, weights=None) -> list[Tensor]:
+    def _push(self, memory: Memory, rows, wanted, routings, arrived: Tensor, weights=None) -> list[Tensor]:
         """Push each rank's rows home; with ``weights`` the sums of experts' rows. Compare with what is ``wanted`` of
         the tokens that have arrived. Returns all ranks' memory."""
-        there = [
-            memory.result(f"memory of rank {rank}", wanted[0].shape, wanted[0].dtype) for rank in range(len(plans))
-        ]
-        expected = [each.clone().cpu() for each in there]
+        there = self._memories(memory, *wanted[0].shape, wanted[0].dtype)
+        expected = [each.clone().cpu().unflatten(0, (-1, self.most)) for each in there]
         for rank, view in enumerate(self._peers(there, memory)):
             if weights is None:
                 peers.push(rows[rank], routings[rank], view)
             else:
                 peers.push(rows[rank], routings[rank], view, of_experts=True, weights=weights[rank])
-        for home, part in enumerate(expected):
-            for rank, each in enumerate(wanted):
-                count = self._count(plans, home, rank)
-                part[rank * self.most :][:count] = each[home * self.most :][:count].cpu()
-            same(there[home], part, f"memory of rank {home}")
+        for home, parts in enumerate(expected):
+            for rank, part in enumerate(parts):
+                of_home = wanted[rank].cpu()[home * self.most :][: self.most]
+                part.copy_(torch.where((arrived[rank, home] >= 0).any(1)[:, None], of_home, part))
+            same(there[home], parts.flatten(0, 1), f"memory of rank {home}")
         return there
 
-    def _returned(self, rows, plans) -> list[Tensor]:
-        """For each rank, the rows of its sends at their ranks, in their order, on the CPU."""
-        ranks = range(len(plans))
-        return [
-            torch.cat([rows[rank][home * self.most :][: self._count(plans, home, rank)].cpu() for rank in ranks])
-            for home in ranks
-        ]
-
-    def _count(self, plans, source: int, rank: int) -> int:
-        """How many tokens a rank sends to another."""
-        return int(plans[source][1].counts[rank, 0])
-
-    def _plan(self, memory: Memory, rank: int, backend: str) -> tuple[Sends, Sends]:
-        """The sends of a rank, compared with those by torch; and these, on the CPU."""
-        ranks = len(self.sizes)
-        generator = torch.Generator().manual_seed(self.seed * ranks + rank)
-        ids = torch.randint(-1, ranks * self.local + 1, (self.sizes[rank], self.top_k), generator=generator)
-        given = memory.give("top_k_index", ids.to(memory.device, self.index), self.layout)
-        found = sends_of(given, self.local, ranks, backend)
-        wanted = sends_of(ids, self.local, ranks, "torch")
-        for (name, one), other in zip(found.routing._asdict().items(), wanted.routing):
-            same(one, other, f"the routing's {name}")
-        for name in ("carriers", "local_index", "counts"):
-            same(getattr(found, name), getattr(wanted, name), name)
-        return found, wanted
-
-    def _put(self, memory: Memory, rows, wanted, plans, by_token: bool, fill: int | None = None) -> None:
-        """Put each rank's rows into all ranks' memory. Compare with the ``wanted`` rows of sends, on the CPU."""
-        ranks, columns = len(self.sizes), rows[0].shape[1]
-        shape = ranks * self.most, columns
-        there = [memory.result(f"memory of rank {rank}", shape, rows[0].dtype) for rank in range(ranks)]
-        before = [each.clone().cpu() for each in there]
-        for each, view, (sends, _) in zip(rows, self._peers(there, memory), plans):
-            peers.put(each, sends, view, by_token=by_token, fill=fill)
-        for rank, expected in enumerate(self._arrived(wanted, plans, fill, before)):
-            same(there[rank], expected, f"memory of rank {rank}")
-
-    def _arrived(self, rows, plans, fill: float | None, memory: list[Tensor] | None = None) -> list[Tensor]:
-        """Each rank's ``memory`` after all ranks' rows of sends are put there, on the CPU; by default new memory."""
-        shape = len(plans) * self.most, rows[0].shape[1]
-        found = [torch.empty(shape, dtype=rows[0].dtype) for _ in plans] if memory is None else memory
-        for source, (each, (_, sends)) in enumerate(zip(rows, plans)):
-            ends = [0, *sends.routing.ends.tolist()]
-            for rank, place in enumerate(found):
-                part = place[source * self.most : (source + 1) * self.most]
-                count = ends[rank + 1] - ends[rank]
-                part[:count] = each[ends[rank] : ends[rank + 1]]
-                if fill is not None:
-                    part[count:] = fill
-        return found
+    def _memories(self, memory: Memory, rows: int, columns: int, dtype: torch.dtype) -> list[Tensor]:
+        """Each rank's memory."""
+        return [memory.result(f"memory of rank {rank}", (rows, columns), dtype) for rank in range(len(self.sizes))]
 
     def _peers(self, there: list[Tensor], memory: Memory) -> list[Peers]:
         """Each rank's view of all ranks' memory."""

@@ -48,6 +48,7 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.peers": "course_kernels/distributed/transports/test_peers.py",
     # They need several ranks.
     "course_kernels.distributed.transports.symmetric": "course_kernels/distributed/test_expert_parallel.py",
+    "course_kernels.distributed.wire": "course_kernels/distributed/test_overlap.py",
     "course_kernels.kernels.cute_sm90.compilation": "course_kernels/kernels/cute_sm90/test_kernel.py",
     "course_kernels.kernels.cute_sm90.block_scales": "course_kernels/kernels/cute_sm90/test_blockwise.py",
     "course_kernels.kernels.cute_sm90.epilogues.activations": "course_kernels/kernels/cute_sm90/test_layer_gpu.py",

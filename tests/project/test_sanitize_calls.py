@@ -188,14 +188,14 @@ def test_wrong_gradients_are_reported(monkeypatch):
 
 
 def test_results_that_are_looked_for_elsewhere_are_reported(monkeypatch):
-    returning = peers.returning
-    monkeypatch.setattr(peers, "returning", lambda sends, most: returning(sends, most + 1))
-    with pytest.raises(AssertionError, match="places of sends: wrong"):
+    homes_of = peers.homes_of
+    monkeypatch.setattr(peers, "homes_of", lambda *given: homes_of(*given[:-1], given[-1] + 1))
+    with pytest.raises(AssertionError, match="rows of choices: wrong"):
         Journey().check("cpu", "triton")
 
 
 def test_rows_that_do_not_arrive_are_reported(monkeypatch):
-    for name in ("put", "push"):
+    for name in ("tell", "put", "push"):
         with monkeypatch.context() as patched:
             patched.setattr(peers, name, lambda *arguments, **options: None)
             with pytest.raises(AssertionError, match="memory of rank 0: wrong"):
