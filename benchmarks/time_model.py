@@ -25,7 +25,7 @@ from course_kernels import runtime
 from course_kernels.bench import record, zoo
 from course_kernels.bench.rows import Row
 from course_kernels.bench.tuning import fit, sweep, tune
-from course_kernels.engine.tuning import Gpu, measured
+from course_kernels.engine.tuning import Gpu, gpu_constants
 
 # Records of 16-bit products; those of 8-bit ones have another name.
 RECORDS = {"h200": "configurations", "h100": "configurations_h100"}
@@ -99,10 +99,10 @@ def fitted(name: str) -> dict:
 
 def compare(path: pathlib.Path, records: list[dict]) -> str:
     """Compare choices for Triton by a file of constants and by this GPU's shipped constants, on the records' rows."""
-    mine, lines = measured.read(path), []
+    mine, lines = gpu_constants.read(path), []
     for content in records:
         gpu = gpu_of(content)
-        theirs = {kind: measured.source_for(gpu, kind).candidates for kind in sweep.KIND_OF_PASS.values()}
+        theirs = {kind: gpu_constants.source_for(gpu, kind).candidates for kind in sweep.KIND_OF_PASS.values()}
         found = fit.samples(content["rows"], tune.sources(content["rows"]))
         lines.append(tune.compared_in_words(tune.compared(found, mine.candidates, theirs, gpu)))
     return "\n".join(lines)
@@ -111,14 +111,14 @@ def compare(path: pathlib.Path, records: list[dict]) -> str:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, default=measured.CONSTANTS)
+    parser.add_argument("--out", type=pathlib.Path, default=gpu_constants.CONSTANTS)
     parser.add_argument("--compare", type=pathlib.Path, metavar="FILE", help="constants of `course tune --out`")
     parser.add_argument(
         "--record", type=pathlib.Path, metavar="FILE", help="rows of `course tune --record` (default: the records)"
     )
     arguments = parser.parse_args()
     if arguments.compare:
-        gpu = measured.read(arguments.compare).gpu
+        gpu = gpu_constants.read(arguments.compare).gpu
         names = [name for name in RECORDS.values() if gpu_of(record.load(name)).distance(gpu) < (False, 0.1)]
         names += [name.replace("configurations", "configurations_8bit") for name in names]
         files = [record.read(arguments.record)] if arguments.record else list(map(record.load, names))

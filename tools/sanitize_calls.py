@@ -23,7 +23,7 @@ from calls import Call
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.plans import plans
 from course_kernels.engine.scaling import BLOCK_SCALINGS
-from course_kernels.engine.tuning import measured, time_model
+from course_kernels.engine.tuning import time_model
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,

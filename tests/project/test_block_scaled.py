@@ -18,7 +18,7 @@ from course_kernels.bench import record
 from course_kernels.bench.interface import WrongResult
 from course_kernels.bench.rows import Row
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.tuning import measured
+from course_kernels.engine.tuning import gpu_constants
 from course_kernels.kernels.cute_sm90.config import LARGE_BLOCK_SCALED, CuteConfig
 from course_kernels.kernels.cute_sm90.form import Form
 
@@ -199,7 +199,7 @@ RECORDED = record.load("block_scaled")
 def test_what_is_chosen_is_nearly_the_fastest_of_what_was_measured(name):
     """These rows are larger than those that the time model was fitted to: what holds there has to hold here."""
     groups, rows, N, K = map(int, re.fullmatch(r"(\d+)x(\d+)_(\d+)_(\d+)", name).groups())
-    gpu = measured.read(measured.file_of(RECORDED["provenance"]["gpu"])).gpu
+    gpu = gpu_constants.read(gpu_constants.file_of(RECORDED["provenance"]["gpu"])).gpu
     chosen = cute.choose(BLOCKS, rows, (groups * rows, N), K, groups, gpu)
     times = {name: us["median_us"] for name, us in RECORDED["rows"][name]["us"].items() if name.startswith("cute ")}
     assert len(times) > 2

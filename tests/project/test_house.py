@@ -124,7 +124,7 @@ LATE_IMPORTS = {
         gemm_course.cli.tune course_kernels.bench.tuning.sweep
         gemm_course.cli.tune course_kernels.bench.tuning.tune
         gemm_course.cli.tune course_kernels.engine.tuning
-        gemm_course.cli.tune course_kernels.engine.tuning.measured
+        gemm_course.cli.tune course_kernels.engine.tuning.gpu_constants
         gemm_course.cli.tune course_kernels.runtime
     """,
     "it imports msgspec, which the library installed alone lacks": """

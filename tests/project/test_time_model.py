@@ -9,7 +9,7 @@ import pytest
 import time_model as program
 from course_kernels.bench import record, zoo
 from course_kernels.bench.tuning import fit, sweep, tune
-from course_kernels.engine.tuning import Gpu, Kind, measured
+from course_kernels.engine.tuning import Gpu, Kind, gpu_constants
 from course_kernels.engine.tuning.candidates import by_name
 from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
 
@@ -59,7 +59,7 @@ def test_the_program_writes_what_the_library_reads(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(fit, "STEPS", 2)  # how well a fit chooses: tests/course_kernels/bench/tuning
     monkeypatch.setattr("sys.argv", ["time_model.py", "--out", str(tmp_path)])
     program.main()
-    name, _, gpu, found = measured.read(tmp_path / "h100.json")
+    name, _, gpu, found = gpu_constants.read(tmp_path / "h100.json")
     assert (name, gpu) == ("NVIDIA H100 80GB HBM3", Gpu("sm_90", 132, 3.352, 1.98, 232448))
     assert all(found[kind] for kind in KINDS)
     assert [kind for kind in KINDS_8_BIT if found.get(kind)] == list(KINDS_8_BIT) * eight_bits
@@ -98,7 +98,7 @@ def test_a_wrong_configuration_ends_the_measurement(monkeypatch):
 
 def test_the_constants_are_those_of_the_records():
     for gpu, name in program.RECORDS.items():
-        content = json.loads((measured.CONSTANTS / f"{gpu}.json").read_text())
+        content = json.loads((gpu_constants.CONSTANTS / f"{gpu}.json").read_text())
         assert content["provenance"] == record.load(name)["provenance"], (
             f"run benchmarks/time_model.py: {name} is newer"
         )
@@ -109,7 +109,7 @@ def test_the_constants_are_those_of_the_records():
 
 def test_constants_are_compared_with_the_shipped_ones_on_measured_rows(tmp_path, monkeypatch, capsys):
     """The same constants choose the same; a configuration that seems too fast is chosen, and what it loses is told."""
-    shipped, spoiled = measured.CONSTANTS / "h100.json", tmp_path / "spoiled.json"
+    shipped, spoiled = gpu_constants.CONSTANTS / "h100.json", tmp_path / "spoiled.json"
     content = json.loads(shipped.read_text())
     for row in content["candidates"]["m,k"]:
         if row["backend"] == "triton" and row["config"].get("block_m") == 128:

@@ -51,18 +51,18 @@ def run(
     try:
         from course_kernels.bench import record as records
         from course_kernels.bench.tuning import sweep, tune
-        from course_kernels.engine.tuning import Gpu, measured
+        from course_kernels.engine.tuning import Gpu, gpu_constants
         from course_kernels.runtime import Device, supports_bf16
     except RuntimeError as error:  # no kernel can be defined here
         raise Stop(CANNOT, error) from None
     if only_list:
-        print(terminal.fit(f"constants: {measured.CONSTANTS}/*.json\npasses: {', '.join(sweep.KIND_OF_PASS)}"))
+        print(terminal.fit(f"constants: {gpu_constants.CONSTANTS}/*.json\npasses: {', '.join(sweep.KIND_OF_PASS)}"))
         print(terminal.fit(terminal.columns([(row.name, row.title) for row in tune.compact_rows()], indent=2)))
         return OK
     device = torch.device("cuda", torch.cuda.current_device())
     if not supports_bf16(device):
         raise Stop(CANNOT, "products of bfloat16 are measured, which this GPU does not multiply; rules serve it")
-    out = out or measured.file_of(torch.cuda.get_device_name())
+    out = out or gpu_constants.file_of(torch.cuda.get_device_name())
     if not os.access(out if out.exists() else out.parent, os.W_OK):
         raise Stop(USAGE, f"--out: {out} cannot be written")
     gpu = Gpu.of(Device.of(device))

@@ -8,7 +8,7 @@ import torch
 from course_kernels import runtime
 from course_kernels.bench import record
 from course_kernels.bench.tuning import tune
-from course_kernels.engine.tuning import Gpu, measured
+from course_kernels.engine.tuning import Gpu, gpu_constants
 from course_kernels.runtime import Device
 from gemm_course.cli import app as command
 from gemm_course.cli import tune as tune_command
@@ -41,7 +41,7 @@ def on_a_gpu(monkeypatch, tmp_path):
         return asked.get("failed", {})
 
     monkeypatch.setattr(tune, "tune", stand_in)
-    monkeypatch.setattr(measured, "CONSTANTS", tmp_path)
+    monkeypatch.setattr(gpu_constants, "CONSTANTS", tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100 PCIe")

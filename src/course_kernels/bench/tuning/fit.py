@@ -19,8 +19,8 @@ from course_kernels.bench.tuning.sweep import KIND_OF_PASS
 from course_kernels.engine.tuning import Extents, Gpu, Kind
 from course_kernels.engine.tuning import time_model as model
 from course_kernels.engine.tuning.candidates import Config, by_name
+from course_kernels.engine.tuning.gpu_constants import Candidate, Constants
 from course_kernels.engine.tuning.kinds import KINDS
-from course_kernels.engine.tuning.measured import Candidate, Constants
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from course_kernels.config import GemmConfig
-from course_kernels.engine.tuning import measured, time_model
+from course_kernels.engine.tuning import gpu_constants, time_model
 from course_kernels.engine.tuning.fallback_rules import (
     ONE_TILE,
     ONE_TILE_DEPTH,
@@ -14,9 +14,9 @@ from course_kernels.engine.tuning.fallback_rules import (
     by_hand,
     with_block_scales,
 )
+from course_kernels.engine.tuning.gpu_constants import Source
 from course_kernels.engine.tuning.gpus import Gpu
 from course_kernels.engine.tuning.kinds import Extents, Kind
-from course_kernels.engine.tuning.measured import Source
 from course_kernels.kernels.codes import Scales
 
 SAME = 0.02  # up to this distance, two descriptions mean the same kind of GPU
@@ -94,7 +94,7 @@ def _options(
         ranked = [each for each in time_model.ranking(kind, extents, gpu) if each.backend == "triton"]
         if alone:
             ranked.sort(key=lambda each: each.config.programs_per_sm > 1)
-        source = measured.source_for(gpu, kind)
+        source = gpu_constants.source_for(gpu, kind)
         if source.measured and _is_one_tile(kind, extents, uses_tma, programs):
             yield Choice(ONE_TILE, None, "each tile has a program of its own, and groups are shallow")
         for each in ranked:
@@ -131,7 +131,7 @@ def _why_by_hand(kind: Kind, gpu: Gpu | None, uses_tma: bool) -> str:
         return "the interpreter runs every product with small blocks"
     if uses_tma != gpu.uses_tma:
         return "a rule by hand: not everything goes through a descriptor, and constants are of launches where it does"
-    if measured.source_for(gpu, kind).candidates:
+    if gpu_constants.source_for(gpu, kind).candidates:
         return "a rule by hand: no measured configuration suits so few or so many rows"
     return f"a rule by hand: no GPU like {gpu.arch} was measured with such products; `course tune` measures this one"
 
@@ -140,7 +140,7 @@ def all_configs(kind: Kind, gpu: Gpu | None, uses_tma: bool) -> tuple[GemmConfig
     """Every configuration that ``choose`` may return for a kind of products, before stages are fitted."""
     found: list[GemmConfig] = []
     if gpu is not None and uses_tma == gpu.uses_tma:
-        source = measured.source_for(gpu, kind)
+        source = gpu_constants.source_for(gpu, kind)
         found = [each.config for each in source.candidates if isinstance(each.config, GemmConfig)]
         found += [ONE_TILE] if source.measured and kind.along == "k" and kind.element_bytes == 2 and uses_tma else []
     return tuple(dict.fromkeys((*found, *all_by_hand(kind, gpu, uses_tma))))

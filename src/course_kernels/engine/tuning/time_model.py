@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from course_kernels.config import GemmConfig
-from course_kernels.engine.tuning import measured
+from course_kernels.engine.tuning import gpu_constants
 from course_kernels.engine.tuning.fallback_rules import FEW_ROWS, rows_class
+from course_kernels.engine.tuning.gpu_constants import Candidate, Constants
 from course_kernels.engine.tuning.gpus import Gpu
 from course_kernels.engine.tuning.kinds import Extents, Kind
-from course_kernels.engine.tuning.measured import Candidate, Constants
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 
 # TB/s, read and written, of torch's copy of 8-bit weights that makes their depth contiguous (record "block_scaled" of
@@ -164,7 +164,7 @@ def ranking(kind: Kind, extents: Extents, gpu: Gpu | None) -> tuple[Estimate, ..
     include the copy."""
     if gpu is None or extents.is_empty:
         return ()
-    candidates = measured.source_for(gpu, kind).candidates
+    candidates = gpu_constants.source_for(gpu, kind).candidates
     found = [
         Estimate(estimate(each, kind, extents, gpu), each.backend, each.config)
         for each in candidates
@@ -189,5 +189,5 @@ def fastest(kind: Kind, extents: Extents, gpu: Gpu | None, backend: str | None =
 
 def forget() -> None:
     """Read the constants again at the next choice."""
-    measured.forget()
+    gpu_constants.forget()
     ranking.cache_clear()

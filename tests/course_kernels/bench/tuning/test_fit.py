@@ -13,7 +13,7 @@ from course_kernels.bench.tuning import fit as fitting
 from course_kernels.bench.tuning import sweep
 from course_kernels.engine.tuning import Extents, Gpu, Kind, time_model
 from course_kernels.engine.tuning.candidates import by_name, name_of
-from course_kernels.engine.tuning.measured import Constants
+from course_kernels.engine.tuning.gpu_constants import Constants
 
 FORWARD, GPU = Kind("m", "k"), Gpu("sm_90", 132, 4.8)
 NAMES = ["cute 128x128x64_2_6_pingpong_8_halved", "triton 16_128_128_4_4_1_1_1"]

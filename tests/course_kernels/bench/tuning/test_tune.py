@@ -8,10 +8,10 @@ import math
 import pytest
 
 from course_kernels.bench.tuning import fit, sweep, tune
-from course_kernels.engine.tuning import Extents, Gpu, Kind, measured, time_model
+from course_kernels.engine.tuning import Extents, Gpu, Kind, gpu_constants, time_model
 from course_kernels.engine.tuning.candidates import by_name, offered
+from course_kernels.engine.tuning.gpu_constants import Constants
 from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
-from course_kernels.engine.tuning.measured import Constants
 from tuning_shapes import PROVENANCE
 
 GPU = Gpu("sm_90", 132, 4.8)
@@ -65,8 +65,8 @@ def few_rows(monkeypatch):
 
 
 def test_tuning_measures_fits_and_writes_what_the_library_asks(few_rows, monkeypatch, tmp_path):
-    monkeypatch.setattr(measured, "CONSTANTS", tmp_path)
-    out, record, told = measured.file_of("NVIDIA H20"), tmp_path / "record", []
+    monkeypatch.setattr(gpu_constants, "CONSTANTS", tmp_path)
+    out, record, told = gpu_constants.file_of("NVIDIA H20"), tmp_path / "record", []
     gpu = Gpu("sm_90", 132, 4.0)
     failed = tune.tune(out, gpu, PROVENANCE, record=record, tell=told.append)
     assert out == tmp_path / "h20.json"
@@ -109,7 +109,7 @@ def test_rows_of_tuning_are_of_models_and_of_none():
 def test_without_the_kernel_in_cute_dsl_constants_are_of_triton_alone(few_rows, tmp_path):
     out = tmp_path / "triton.json"
     tune.tune(out, GPU, PROVENANCE, triton_only=True, tell=lambda line: None)
-    found = measured.read(out).candidates
+    found = gpu_constants.read(out).candidates
     assert {each.backend for kind in found for each in found[kind]} == {"triton"}
     assert set(found) == {*KINDS, *KINDS_8_BIT}
     ratios = tune.compared([], found, found, GPU)

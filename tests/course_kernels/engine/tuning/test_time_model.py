@@ -8,16 +8,16 @@ import math
 import pytest
 
 from course_kernels.config import GemmConfig
-from course_kernels.engine.tuning import Extents, Gpu, Kind, measured, time_model
+from course_kernels.engine.tuning import Extents, Gpu, Kind, gpu_constants, time_model
+from course_kernels.engine.tuning.gpu_constants import Candidate, Constants
 from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
-from course_kernels.engine.tuning.measured import Candidate, Constants
 from course_kernels.engine.tuning.time_model import Work
 from course_kernels.kernels.cute_sm90.config import PINGPONG, CuteConfig, configs_for
 from course_kernels.kernels.cute_sm90.form import Form
 
 H200, H100 = Gpu("sm_90", 132, 4.81), Gpu("sm_90", 132, 3.35)
 SQUARE = GemmConfig(128, 128, 64)
-FILES = sorted(measured.CONSTANTS.glob("*.json"))
+FILES = sorted(gpu_constants.CONSTANTS.glob("*.json"))
 
 
 EVEN, SKEWED = time_model.SPREADS

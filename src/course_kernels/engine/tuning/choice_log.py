@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from course_kernels.config import GemmConfig
-from course_kernels.engine.tuning import measured, time_model
+from course_kernels.engine.tuning import gpu_constants, time_model
 from course_kernels.engine.tuning.chooser import choose, in_words
 from course_kernels.engine.tuning.gpus import Gpu
 from course_kernels.engine.tuning.kinds import Extents, Kind
@@ -42,7 +42,7 @@ def explain(
 
     Args:
         kind, extents: of the product.
-        gpu: the GPU that runs it, such as ``measured.read(path).gpu``; None for the interpreter.
+        gpu: the GPU that runs it, such as ``gpu_constants.read(path).gpu``; None for the interpreter.
         backend: "cute" or "triton" to consider only that one.
         others: number of runners-up to list, each with its loss.
         launch: keywords of ``choose`` that differ from their defaults, for the Triton kernels.
@@ -79,7 +79,7 @@ def explain(
     ]
     if best.backend == "cute" and time_model.is_copied(kind):
         lines.append(f"    B is copied first, which takes {time_model.copy_us(extents):,.0f} µs")
-    lines.append(f"    {in_words(measured.source_for(gpu, kind), kind, gpu)}")
+    lines.append(f"    {in_words(gpu_constants.source_for(gpu, kind), kind, gpu)}")
     for each in found[1 : others + 1]:
         lines.append(f"  {each.us / best.us - 1:+.1%}: {each.backend} {describe(each.config)}")
     return "\n".join(lines)

@@ -7,13 +7,13 @@ import math
 
 import pytest
 
-from course_kernels.engine.tuning import Extents, Gpu, Kind, measured, time_model
+from course_kernels.engine.tuning import Extents, Gpu, Kind, gpu_constants, time_model
 from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
 from course_kernels.kernels.cute_sm90.config import PINGPONG
 
 H200, H100 = Gpu("sm_90", 132, 4.81, 1.98), Gpu("sm_90", 132, 3.35, 1.98)
 FORWARD, EIGHT_BITS = Kind("m", "k"), Kind.parse("m,k fp8")
-FILES = sorted(measured.CONSTANTS.glob("*.json"))
+FILES = sorted(gpu_constants.CONSTANTS.glob("*.json"))
 
 
 def test_a_damaged_file_is_named(tmp_path):
@@ -25,7 +25,7 @@ def test_a_damaged_file_is_named(tmp_path):
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=r"h300\.json holds no constants of the time model"):
-            measured.read(path)
+            gpu_constants.read(path)
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_numbers_that_would_spoil_choices_are_refused(tmp_path, spoil, said):
     spoil(content)
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=rf"h300\.json holds no constants of the time model: .*{said}"):
-        measured.read(path)
+        gpu_constants.read(path)
 
 
 def source(gpu, kind=FORWARD):
-    return measured.source_for(gpu, kind)
+    return gpu_constants.source_for(gpu, kind)
 
 
 def test_a_gpu_takes_the_constants_of_the_one_most_like_it():
@@ -108,7 +108,7 @@ def test_batches_and_masked_groups_take_the_constants_of_ragged_rows():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """An empty folder of constants."""
-    monkeypatch.setattr(measured, "CONSTANTS", tmp_path)
+    monkeypatch.setattr(gpu_constants, "CONSTANTS", tmp_path)
     time_model.forget()
     yield tmp_path
     monkeypatch.undo()
@@ -144,7 +144,7 @@ def test_weights_are_copied_where_that_is_expected_to_be_faster(folder):
 def test_constants_of_a_gpu_that_was_measured_again_are_the_newest(folder):
     """A file of a user's own is beside those that are shipped; what it lacks, they have."""
     write(folder / "h200.json", date="2026-01-01")
-    write(measured.file_of("NVIDIA H200 NVL"), 30.0, date="2026-02-01")
+    write(gpu_constants.file_of("NVIDIA H200 NVL"), 30.0, date="2026-02-01")
     assert (folder / "h200-nvl.json").exists()
 
     def constants(gpu, kind=EIGHT_BITS):
