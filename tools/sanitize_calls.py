@@ -23,7 +23,7 @@ from calls import Call
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.plans import plans
 from course_kernels.engine.scaling import BLOCK_SCALINGS
-from course_kernels.engine.tuning import time_model
+from course_kernels.engine.tuning import gpu_constants, time_model
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,
@@ -88,7 +88,7 @@ def nothing_measured() -> Iterator[None]:
     """Make choices depend on rules alone, and not on measured constants, which change."""
     time_model.forget()
     try:
-        with unittest.mock.patch.object(measured, "_measured", unittest.mock.Mock(return_value=[])):
+        with unittest.mock.patch.object(gpu_constants, "_measured", unittest.mock.Mock(return_value=[])):
             yield
     finally:
         time_model.forget()
