@@ -224,7 +224,10 @@ def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict
             limit = 0.05 if dtype == torch.bfloat16 else 1e-4
             if not error < limit:
                 raise RuntimeError(f"{name}: differs from one GPU's by {error}")
-            wire = bound + _leaving(handle.matrix, rank) * 8 * sizes.top_k  # rows, ids and weights
+            ids_and_weights = tokens * (dist.get_world_size() - 1) * 8 * sizes.top_k
+            wire = bound + (ids_and_weights if name == "symmetric" else _leaving(handle.matrix, rank) * 8 * sizes.top_k)
+            if name == "symmetric" and direct.transport.copies(x, sizes.top_k):
+                wire = ids_and_weights + x.numel() * x.element_size() * (dist.get_world_size() - 1)
             if name.startswith("by hand"):
                 wire = int((ids // experts[0].shape[0] != rank).sum()) * sizes.hidden * x.element_size()
             del out

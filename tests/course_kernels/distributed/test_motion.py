@@ -159,3 +159,17 @@ def test_gradients_of_gradients_are_refused():
     out = through(Kernels(operands, form), transport, transport.plan(made.ids))
     with pytest.raises(RuntimeError, match="no gradients of gradients"):
         torch.autograd.grad(out.sum(), operands.x, create_graph=True)
+
+
+@pytest.mark.parametrize(
+    "ranks, local, top_k, most, dtype, copied",
+    [
+        (2, 64, 8, 16384, torch.bfloat16, True), (4, 32, 8, 16384, torch.bfloat16, True),  # Qwen3: 0.997, 0.91
+        (8, 16, 8, 16384, torch.bfloat16, False), (2, 4, 2, 16384, torch.bfloat16, False),  # 0.67; Mixtral: 0.79
+        (2, 64, 8, 2048, torch.bfloat16, False), (2, 64, 8, 2048, torch.float32, True),  # 8 and 16 MiB
+        (1, 64, 8, 16384, torch.bfloat16, False), (2, 1, 3, 16384, torch.bfloat16, True),  # one rank; k above E
+    ],
+)  # fmt: skip
+def test_rows_are_copied_where_nearly_all_tokens_go_everywhere(ranks, local, top_k, most, dtype, copied):
+    transport = Symmetric(SimpleNamespace(size=lambda: ranks), local, most)
+    assert transport.copies(torch.empty(3, 2048, dtype=dtype, device="meta"), top_k) is copied

@@ -286,8 +286,8 @@ class Symmetric:
         import torch.distributed._symmetric_memory as symmetric_memory
 
         torch.cuda.synchronize(device)
-        mine = symmetric_memory.empty(size, dtype=torch.uint8, device=device)
-        self.handle = symmetric_memory.rendezvous(mine, self.group)
+        self._held = symmetric_memory.empty(size, dtype=torch.uint8, device=device)  # the others are views of it
+        self.handle = symmetric_memory.rendezvous(self._held, self.group)
         self.memories = [
             self.handle.get_buffer(rank, (size,), torch.uint8) for rank in range(self.group.size())
         ]  # fmt: skip
