@@ -61,6 +61,7 @@ TINY = Sizes(hidden=32, inner=16, experts=8, top_k=3, repeats=2)
 TOKENS = {"qwen3-30b-a3b": (1024, 8192, 16384), "mixtral-8x7b": (8192,), "deepseek-v3": (8192,)}  # of a GPU
 TOGETHER = 32768  # tokens of all GPUs, for strong scaling: the first model has a row of them, whatever the GPUs
 ROUTINGS = ("uniform", "zipf")
+QUEUED = 200_000  # cycles that a GPU waits while the host launches, about 0.1 ms
 
 
 def by_hand(x, ids, weights, gate_up, down, product, group):
@@ -98,13 +99,16 @@ def inputs(sizes: Sizes, tokens: int, routing: str, device, dtype) -> tuple[Tens
     return x, ids, weights, grad
 
 
-def slowest(function, repeats: int, device) -> float:
-    """The median over repetitions of the slowest rank's time, in microseconds."""
+def slowest(function, repeats: int, device, queued: bool = False) -> float:
+    """The median over repetitions of the slowest rank's time, in microseconds. ``queued``: a GPU is busy until the host
+    has launched the function, as between a model's layers; of a graph, whose launch then takes no time of the GPU."""
     one, times = torch.zeros(1, device=device), []
     for i in range(repeats + 3):
         dist.all_reduce(one)  # all ranks start together
         if device.type == "cuda":
             first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            if queued:
+                torch.cuda._sleep(QUEUED)
             first.record()
             function()
             last.record()
@@ -240,8 +244,8 @@ def measure(sizes: Sizes, tokens: int, routing: str, device, dtype) -> list[dict
         found.append(about | dict(way=name, error=error, bytes_one_way=wire, peak_bytes=peak) | times)
         if device.type == "cuda" and (name == "symmetric" or each is alone or "its tokens" in name):
             in_a_graph = dict(
-                forward_us=slowest(capture(each.forward).replay, sizes.repeats, device),
-                both_us=slowest(capture(each.step).replay, sizes.repeats, device) if steps else None,
+                forward_us=slowest(capture(each.forward).replay, sizes.repeats, device, True),
+                both_us=slowest(capture(each.step).replay, sizes.repeats, device, True) if steps else None,
             )
             found.append(about | dict(way=f"{name}, in a graph") | in_a_graph)
     landing = equal_splits(handle.matrix, sizes.hidden, dtype, device)

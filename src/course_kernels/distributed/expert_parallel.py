@@ -80,10 +80,9 @@ class ExpertParallel:
         ranks * max_tokens * min(k, E / ranks) choices. With gradients, chunks or adapters, or from ``dispatch``, also a
         copy of the rows that arrive and as many results. Unfilled rows are never read.
         With "symmetric", kernels write a token to its ranks alone. But where at least 0.9 of the tokens go to each
-        rank, if their experts are drawn alike, and ``max_tokens`` rows are 16 MiB or more, copy engines bring all of a
-        rank's tokens to each other rank, without SMs. Without gradients, chunks and adapters a rank's experts then
-        begin with its own tokens while others arrive, and results of others travel while its own are computed. These
-        results are one more buffer of (ranks - 1) * max_tokens rows.
+        rank, if their experts are drawn alike, and ``max_tokens`` rows are 32 MiB or more, copy engines bring all of a
+        rank's tokens to each other rank, without SMs. On Hopper, the first product of the layer then begins with the
+        rank's own tokens while others arrive, and so does that of its backward; without chunks and adapters.
         All ranks have the same dtype and width of x. "all_to_all" checks it whenever it plans with x, "symmetric" only
         where it allocates its buffer.
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from course_kernels.contexts import wants_grad
-from course_kernels.distributed.plan import Arrived, Homes, Plan
-from course_kernels.moe import Routing, fp8_layer, layer, steps
-from course_kernels.moe.form import Operands
+from course_kernels.distributed.plan import Arrived, Plan
+from course_kernels.moe import Routing, fp8_layer, layer
+from course_kernels.moe.form import Arriving, Operands
 from course_kernels.moe.parallel import Kernels
 from course_kernels.moe.steps import uncombined
 from course_kernels.moe.torch_ops import ONCE, collected, prepared
@@ -92,50 +90,14 @@ def combine(rows: Tensor, transport: Transport, plan: Plan) -> Tensor:
     return _Combine.apply(rows, transport, plan)
 
 
-class Piece(NamedTuple):
-    """The tokens of one rank that have arrived.
-
-    Attributes:
-        rank: whose they are.
-        rows: (n, H), of this rank its tokens; of others as many rows as they may have tokens.
-        weights: float32 (n, k).
-        routing: of their choices here.
-    """
-
-    rank: int
-    rows: Tensor
-    weights: Tensor
-    routing: Routing
-
-
-Results: TypeAlias = Iterable[tuple[int, Callable[[Tensor | None], Tensor]]]
-
-
 class Direct(Transport, Protocol):
     """A transport between memories, which can sum on the way: ``transports.symmetric.Symmetric``."""
 
-    def copies(self, x: Tensor, top_k: int) -> bool:
-        """Whether tokens x (T, H) with k choices travel without kernels: the same on all ranks."""
-        ...
-
-    def arriving(self, x: Tensor, weights: Tensor, journey: Plan | Tensor) -> tuple[Iterator[Piece], Homes]:
-        """``arrive`` where tokens travel without kernels, one rank's after the other's, this rank's own first, if it
-        has any; and where results come home."""
-        ...
-
-    def collect_pieces(self, like: Tensor, results: Results, homes: Homes) -> Tensor:
-        """``collect`` for ``arriving``: (T, H).
-
-        Args:
-            like: the tokens x (T, H) of this rank.
-            results: for each piece its rank, and a function that computes a result for each of its rows: (n, H) of the
-                dtype of x. It gets memory to write to, or None for new memory.
-            homes: of ``arriving``.
-        """
-        ...
-
-    def arrive(self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor) -> Arrived:
-        """``scatter`` without copies: its rows and weights are there until the next use."""
+    def arrive(
+        self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor
+    ) -> tuple[Arrived, Arriving | None]:  # fmt: skip
+        """``scatter`` without copies: its rows and weights are there until the next use. Rows may be arriving; all else
+        is there."""
         ...
 
     def collect(
@@ -153,10 +115,13 @@ class _Through(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, gate_up, down, weights, gate_up_bias, down_bias, kernels: Kernels, transport, journey):
-        rows, sent, plan = transport.scatter(x, weights, journey)
+        (rows, sent, plan), arriving = transport.arrive(x, weights, journey)
         operands = kernels.operands._replace(x=rows, weights=sent)
-        results, pre = layer.forward(operands, plan.routing, kernels.form, keep=True, combine=uncombined)
-        ctx.save_for_backward(*operands, pre)
+        results, pre = layer.forward(
+            operands, plan.routing, kernels.form, keep=True, combine=uncombined, arriving=arriving
+        )  # fmt: skip
+        sent = sent.clone()
+        ctx.save_for_backward(*operands._replace(x=rows.clone(), weights=sent), pre)
         ctx.form, ctx.main_grads, ctx.transport, ctx.plan = kernels.form, kernels.main_grads, transport, plan
         return transport.collect(results, None, plan, True, None if kernels.form.on_input else sent)[0]
 
@@ -166,9 +131,10 @@ class _Through(torch.autograd.Function):
             raise RuntimeError(ONCE)
         *tensors, pre = ctx.saved_tensors  # first: where a checkpoint computes them anew, it uses the memory, too
         operands, needs = Operands(*tensors), collected(ctx)
-        rows, *_ = ctx.transport.arrive(prepared(settled(grad), operands), None, ctx.plan)
+        (rows, *_), arriving = ctx.transport.arrive(prepared(settled(grad), operands), None, ctx.plan)
         found = layer.backward(
-            rows, operands, pre, ctx.plan.routing, ctx.form, tuple(needs[0]), needs[1], combine=uncombined
+            rows, operands, pre, ctx.plan.routing, ctx.form, tuple(needs[0]), needs[1], combine=uncombined,
+            arriving=arriving,
         )  # fmt: skip
         of_input = operands.weights if ctx.form.on_input else None
         x, weights = ctx.transport.collect(found.x, found.weights, ctx.plan, True, of_input)
@@ -182,42 +148,15 @@ def through(kernels: Kernels, transport: Direct, journey: Plan | Tensor) -> Tens
     operands, form, float8, _ = kernels
     if wants_grad(*operands):
         return _Through.apply(*operands._replace(weights=weights), kernels, transport, journey)
+    (rows, sent, plan), arriving = transport.arrive(operands.x, weights, journey)
+    operands, given = operands._replace(x=rows, weights=sent), dict(keep=False, combine=uncombined)
     if float8 is None:
-        half = Halves(functools.partial(layer.inner, form=form), functools.partial(layer.outer, form=form))
+        results, _ = layer.forward(operands, plan.routing, form, **given, arriving=arriving)
     else:
-        given = dict(float8=float8, form=form)
-        half = Halves(functools.partial(fp8_layer.inner, **given), functools.partial(fp8_layer.outer, **given))
-    if transport.copies(operands.x, weights.shape[1]):
-        return _by_ranks(half, operands, weights, transport, journey)
-    rows, sent, plan = transport.arrive(operands.x, weights, journey)
-    operands = operands._replace(x=rows, weights=sent)
-    hidden, _ = half.inner(operands, routing=plan.routing)
-    results = half.outer(hidden, operands, routing=plan.routing, combine=uncombined)
+        if arriving is not None:
+            arriving.settle()
+        results, _ = fp8_layer.forward(operands, float8, plan.routing, form, **given)
     return transport.collect(results, None, plan, True, None if form.on_input else sent)[0]
-
-
-class Halves(NamedTuple):
-    """The layer on one rank, up to the activation and from there on; see ``moe.layer``."""
-
-    inner: Callable
-    outer: Callable
-
-
-def _by_ranks(half: Halves, operands: Operands, weights: Tensor, transport: Direct, journey: Plan | Tensor) -> Tensor:
-    """The layer of one rank's tokens after the other's. First all activations: of this rank's own tokens while others
-    arrive. Then all results: those of others travel while this rank's own are computed."""
-    pieces, homes = transport.arriving(operands.x, weights, journey)
-    begun = []
-    for piece in pieces:
-        given = operands._replace(x=piece.rows, weights=piece.weights)
-        begun.append((piece, given, half.inner(given, routing=piece.routing)[0]))
-
-    def finish(piece: Piece, given: Operands, hidden: Any, out: Tensor | None) -> Tensor:
-        return half.outer(hidden, given, routing=piece.routing, combine=functools.partial(steps.combine, out=out))
-
-    order = *begun[1:], *begun[:1]
-    results = ((piece.rank, functools.partial(finish, piece, *rest)) for piece, *rest in order)
-    return transport.collect_pieces(operands.x, results, homes)
 
 
 def settled(tensor: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ def choose(problem: Problem, product: Product, out: Tensor):
     """Make the plan of the named backend, or of the fastest expected one. Triton takes what "cute" does not compute.
 
     Raises:
-        ValueError, ImportError: the named backend does not run here, or the one that is left takes no index.
+        ValueError, ImportError: the named backend does not run here, or the one that is left takes no index or pieces.
     """
     named, device = problem.options.backend, product.a.device
     in_torch = named == "torch" or (named == "auto" and device.type == "cpu")
@@ -28,6 +28,8 @@ def choose(problem: Problem, product: Product, out: Tensor):
     plan = offered(problem, product, out)
     if plan is not None:
         return plan
+    if getattr(product.rows, "pieces", None) is not None:
+        raise ValueError(f"rows must be there, not in pieces, for backend {named!r}: wait for them first")
     if product.index is not None and (in_torch or problem.mode == "k"):
         raise ValueError(f"rows must have no index in mode {problem.mode!r} of backend {named!r}: gather them first")
     from course_kernels.engine import launch  # imports Triton, which takes a second

@@ -21,13 +21,27 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from course_kernels.dtypes import MODE_OF_RANKS
 from course_kernels.engine.low_rank import LowRank
 from course_kernels.engine.options import Options
 from course_kernels.engine.scaling import ROW, UNSCALED, Blocks, Lines, Scaling, block_lines
 from course_kernels.kernels.codes import Activation, FunctionName
 
 # ---- how rows are found
+
+
+class Pieces(NamedTuple):
+    """Groups in pieces, whose rows of A may still be arriving from other GPUs.
+
+    Attributes:
+        starts, ends: int32 (P * G,): of all groups' first pieces, then of their second ones, and so on.
+        arrived: int32 (P,), not 0 where pieces of this number are there; that of piece 0 is not read.
+        milliseconds: how long to wait for a piece; then the kernel traps.
+    """
+
+    starts: Tensor
+    ends: Tensor
+    arrived: Tensor
+    milliseconds: int
 
 
 class Ends(NamedTuple):
@@ -40,11 +54,13 @@ class Ends(NamedTuple):
             the last end on, nothing is read.
         operand: whose lines the index names, "a", or in mode "k" "a" or "b". Only the CuTe kernel has an index in mode
             "k" (``plans.find_offered``).
+        pieces: of the groups; None if all rows are there. The CuTe kernel alone waits for them.
     """
 
     offs: Tensor
     index: Tensor | None = None
     operand: str = "a"
+    pieces: Pieces | None = None
 
     @property
     def load(self) -> FunctionName:
@@ -60,7 +76,7 @@ class Ends(NamedTuple):
         key = offs.shape, offs.dtype, offs.device, at & 15 if at else None
         if index is None:
             return key
-        return *key, index.dtype, index.device, index.data_ptr() & 15, self.operand
+        return *key, index.dtype, index.device, index.data_ptr() & 15, self.operand, self.pieces is not None
 
 
 class Counts(NamedTuple):
@@ -259,18 +275,10 @@ class Product(NamedTuple):
 
     @classmethod
     def packed(
-        cls,
-        mat_a: Tensor,
-        mat_b: Tensor,
-        offs: Tensor | None = None,
-        bias: Tensor | None = None,
-        scale_a: Tensor | None = None,
-        scale_b: Tensor | None = None,
-        *,
-        scaling: str = ROW,
-        keep_tail: bool = False,
-        accumulate: bool = False,
-    ) -> Product:
+        cls, mat_a: Tensor, mat_b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None,
+        scale_a: Tensor | None = None, scale_b: Tensor | None = None, *,
+        scaling: str = ROW, keep_tail: bool = False, accumulate: bool = False,
+    ) -> Product:  # fmt: skip
         """Make a product of the arguments of ``grouped_mm`` or ``scaled_grouped_mm``, which may be unchecked;
         ``scaling`` as in ``engine.scaling``.
 
@@ -366,13 +374,6 @@ class Problem(NamedTuple):
         if self.ragged is None:
             return self.expected or self.M
         return typical_rows(self.ragged, self.G)
-
-
-def mode_of(product: Product) -> str:
-    """The mode of a product whose ranks are valid: see ``Problem``."""
-    if isinstance(product.rows, Counts):
-        return "masked"
-    return MODE_OF_RANKS[product.a.dim(), product.b.dim()]
 
 
 def quarter_octave(total: int, groups: int) -> int:

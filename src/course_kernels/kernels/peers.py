@@ -109,6 +109,50 @@ def put_kernel(
 
 
 @triton.jit
+def pieces_kernel(
+    choices_ptr, ends_ptr, starts_ptr, piece_ends_ptr, here, most, divided,
+    TOP_K: tl.constexpr, EXPERTS: tl.constexpr, RANKS: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Divide an expert's rows, which are in the order of ranks, among the ranks. TILE rows at a time, from the expert's
+    first row on, belong to the rank among theirs whose tokens arrive last: so a product has no more tiles than without
+    pieces. All rows of experts from number ``divided`` on belong to the last rank. A program has an expert.
+
+    Args:
+        choices_ptr, ends_ptr: int32, of the ``Routing`` of tokens that arrive, ``most`` of each rank.
+        starts_ptr, piece_ends_ptr: int32 (RANKS * EXPERTS,), first row and the one after the last, of each rank in the
+            order in which tokens arrive: those of ``here``, of the rank before it, and so on.
+    """
+    expert, source = tl.program_id(0), tl.arange(0, BLOCK)
+    first = tl.load(ends_ptr + expert - 1, mask=expert > 0, other=0)
+    last = tl.load(ends_ptr + expert)
+    # Each rank's first row and the one after its last: the first with so great a choice, between "low" and "high".
+    low, high = tl.zeros((BLOCK,), tl.int32) + first, tl.zeros((BLOCK,), tl.int32) + last
+    end, end_high = low, high
+    least = source * most * TOP_K
+    while tl.max(tl.maximum(high - low, end_high - end), 0) > 0:
+        middle, inside = (low + high) // 2, low < high
+        before = inside & (tl.load(choices_ptr + middle, mask=inside, other=0) < least)
+        low, high = tl.where(before, middle + 1, low), tl.where(inside & ~before, middle, high)
+        middle, inside = (end + end_high) // 2, end < end_high
+        before = inside & (tl.load(choices_ptr + middle, mask=inside, other=0) < least + most * TOP_K)
+        end, end_high = tl.where(before, middle + 1, end), tl.where(inside & ~before, middle, end_high)
+    step, there = (here - source + RANKS) % RANKS, (low < end) & (source < RANKS)
+    tile, last_tile = (low - first) // TILE, (end - 1 - first) // TILE
+    later = there[None, :] & (step[None, :] > step[:, None])
+    in_first = (tile[None, :] <= tile[:, None]) & (last_tile[None, :] >= tile[:, None])
+    in_last = (tile[None, :] <= last_tile[:, None]) & (last_tile[None, :] >= last_tile[:, None])
+    begin = tile + tl.max((later & in_first).to(tl.int32), 1)
+    stop = last_tile + 1 - tl.max((later & in_last).to(tl.int32), 1)
+    begin, stop = first + begin * TILE, tl.minimum(first + stop * TILE, last)
+    whole = expert >= divided
+    begin, stop = tl.where(whole, first, begin), tl.where(whole, last, stop)
+    there = tl.where(whole, step == RANKS - 1, there) & (begin < stop)
+    at = step * EXPERTS + expert
+    tl.store(starts_ptr + at, tl.where(there, begin, 0), mask=source < RANKS)
+    tl.store(piece_ends_ptr + at, tl.where(there, stop, 0), mask=source < RANKS)
+
+
+@triton.jit
 def push_kernel(
     rows_ptr, positions_ptr, weights_ptr, peers_ptr, offset, here, most, stride_r, stride_h,
     COLS: tl.constexpr, TOP_K: tl.constexpr, SUMS: tl.constexpr, ALIGN: tl.constexpr, BLOCK_M: tl.constexpr,

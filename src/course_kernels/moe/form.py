@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
 
 from course_kernels.engine.options import Options
+from course_kernels.engine.product import Pieces
 from course_kernels.kernels.codes import Activation
 
 
@@ -42,6 +44,19 @@ class Operands(NamedTuple):
     weights: Tensor
     gate_up_bias: Tensor | None = None
     down_bias: Tensor | None = None
+
+
+class Arriving(NamedTuple):
+    """Rows of tokens that are still on their way from other GPUs.
+
+    Attributes:
+        pieces: makes the pieces of experts' rows, for a product of so many columns that waits for each itself.
+        settle: makes the current stream wait for all. Called once: before the rows are used in another way, or after
+            such a product.
+    """
+
+    pieces: Callable[[int], Pieces]
+    settle: Callable[[], None]
 
 
 class Gradients(NamedTuple):

@@ -56,36 +56,20 @@ def forward(
         The result (T, H), or what ``combine`` returns; and the activation's argument (T * k, N) where ``keep``, else an
         empty tensor.
     """
-    x = operands.x
+    x, gate_up, down, weights, gate_up_bias, down_bias = operands
     if _is_empty(operands):
-        kept = (routing.tokens.shape[0], operands.gate_up.shape[1]) if keep else (0,)
+        kept = (routing.tokens.shape[0], gate_up.shape[1]) if keep else (0,)
         return x.new_zeros(x.shape), x.new_zeros(kept)
-    hidden, pre = inner(operands, float8, routing, form)
-    return outer(hidden, operands, float8, routing, form, combine), pre if keep else x.new_empty(0)
-
-
-@torch.no_grad()
-def inner(operands: Operands, float8: Float8, routing: Routing, form: Form) -> tuple[Rounded, Tensor]:
-    """Compute the activation (T * k, I) in float8, and its argument (T * k, N)."""
-    x, gate_up, _, weights, gate_up_bias, _ = operands
-    _, rounding = _way(operands, float8, form)
+    way, rounding = _way(operands, float8, form)
     rows = rounding.tokens(x, routing, weights if form.on_input else None)
     first = _forward_weights(gate_up, float8.gate_up_scale, rounding)
     pre = _multiply(rows, first, routing.ends, form, x.dtype, gate_up_bias)
     del rows, first
-    return rounding.rows(pre, routing, form.activation, form.interleaved), pre
-
-
-@torch.no_grad()
-def outer(
-    hidden: Rounded, operands: Operands, float8: Float8, routing: Routing, form: Form, combine: Combine | None = None
-) -> Tensor:
-    """Compute the result from the activation of ``inner``."""
-    way, rounding = _way(operands, float8, form)
-    second = _forward_weights(operands.down, float8.down_scale, rounding)
-    result = _multiply(hidden, second, routing.ends, form, operands.x.dtype, operands.down_bias)
-    weights = None if form.on_input else operands.weights
-    return (combine or way.combine)(result, routing, operands.x.shape[0], weights)
+    hidden = rounding.rows(pre, routing, form.activation, form.interleaved)
+    second = _forward_weights(down, float8.down_scale, rounding)
+    result = _multiply(hidden, second, routing.ends, form, x.dtype, down_bias)
+    out = (combine or way.combine)(result, routing, x.shape[0], None if form.on_input else weights)
+    return out, pre if keep else x.new_empty(0)
 
 
 @torch.no_grad()

@@ -30,7 +30,7 @@ from course_kernels.engine.product import ADD, STORE, Ends, Epilogue, Gated, Gat
 from course_kernels.engine.scaling import UNSCALED
 from course_kernels.engine.signature import forms_of
 from course_kernels.moe import steps, torch_layer
-from course_kernels.moe.form import Form, Gradients, Operands
+from course_kernels.moe.form import Arriving, Form, Gradients, Operands
 from course_kernels.moe.lora import Adapter, Adapters
 from course_kernels.moe.routing import Routing
 from course_kernels.moe.steps import Combine
@@ -69,65 +69,51 @@ def is_fused(operands: Operands, form: Form, count: int, adapted: bool = False) 
 @torch.no_grad()
 def forward(
     operands: Operands, routing: Routing, form: Form, keep: bool, adapters: Adapters | None = None,
-    combine: Combine = steps.combine,
+    combine: Combine = steps.combine, arriving: Arriving | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Compute the layer. It stores the thin rows of ``adapters`` in these. ``combine`` is the last step of kernels;
-    torch sums on its own.
+    torch sums on its own. Tokens x may be ``arriving``.
 
     Returns:
         The result (T, H), or what ``combine`` returns; and the activation's argument (T * k, N) where ``keep``, else an
         empty tensor.
     """
     if runs_in_torch(operands, form):
+        _settled(arriving)
         return torch_layer.forward(operands, routing, form, adapters), operands.x.new_empty(0)
     runtime.check_can_launch(operands.x.device)
-    hidden, pre = inner(operands, routing, form, keep, adapters)
-    return outer(hidden, operands, routing, form, adapters, combine), pre if keep else operands.x.new_empty(0)
-
-
-@torch.no_grad()
-def inner(
-    operands: Operands, routing: Routing, form: Form, keep: bool = False, adapters: Adapters | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """Compute the activation (T * k, I) by kernels, with its argument (T * k, N) where ``keep``."""
-    x, gate_up, down, weights, gate_up_bias, _ = operands
-    count, width = routing.tokens.shape[0], gate_up.shape[1]
+    fused = is_fused(operands, form, routing.tokens.shape[0], adapters is not None)
+    if not fused or adapters is not None:
+        arriving = _settled(arriving)
+    x, gate_up, down, weights, gate_up_bias, down_bias = operands
+    tokens, count = x.shape[0], routing.tokens.shape[0]
+    width, inner = gate_up.shape[1], down.shape[2]
     pre = torch.empty(count, width, dtype=x.dtype, device=x.device) if keep else None
-    part = None if adapters is None else adapters.parts[0]
-    if is_fused(operands, form, count, adapters is not None):
-        hidden = torch.empty(count, down.shape[2], dtype=x.dtype, device=x.device)
-        added = _low_rank(x, part, Ends(routing.ends, routing.tokens), form)
+    first, second = (None, None) if adapters is None else adapters.parts
+    if fused:
+        hidden = torch.empty(count, inner, dtype=x.dtype, device=x.device)
+        added = _low_rank(x, first, Ends(routing.ends, routing.tokens), form)
         epilogue = Gated(form.activation, form.interleaved, pre, gate_up_bias, added)
-        _gathered(x, gate_up.mT, routing, epilogue, hidden, form)
+        _gathered(x, gate_up.mT, routing, epilogue, hidden, form, arriving=arriving)
     else:
         rows = steps.gather(x, routing, weights if form.on_input else None)
-        added = _low_rank(rows, part, Ends(routing.ends), form)
+        added = _low_rank(rows, first, Ends(routing.ends), form)
         pre = _multiply(rows, gate_up.mT, routing.ends, form, gate_up_bias, pre, added)
         del rows
-        hidden = steps.activate(pre, routing, x.shape[0], form.activation, form.interleaved)
+        hidden = steps.activate(pre, routing, tokens, form.activation, form.interleaved)
+    added_last = _low_rank(hidden, second, Ends(routing.ends), form)
     if adapters is not None:
-        adapters.thin[0] = added and added.left
-    return hidden, pre
-
-
-@torch.no_grad()
-def outer(
-    hidden: Tensor, operands: Operands, routing: Routing, form: Form, adapters: Adapters | None = None,
-    combine: Combine = steps.combine,
-) -> Tensor:  # fmt: skip
-    """Compute the result from the activation of ``inner``, by kernels."""
-    added = _low_rank(hidden, None if adapters is None else adapters.parts[1], Ends(routing.ends), form)
-    if adapters is not None:
-        adapters.thin[1] = added and added.left
-    result = _multiply(hidden, operands.down.mT, routing.ends, form, operands.down_bias, added=added)
-    return combine(result, routing, operands.x.shape[0], None if form.on_input else operands.weights)
+        adapters.thin = [each and each.left for each in (added, added_last)]
+    result = _multiply(hidden, down.mT, routing.ends, form, down_bias, added=added_last)
+    out = combine(result, routing, tokens, None if form.on_input else weights)
+    return out, pre if keep else x.new_empty(0)
 
 
 @torch.no_grad()
 def backward(
     grad: Tensor, operands: Operands, pre: Tensor, routing: Routing, form: Form, needs: tuple[bool, ...],
     main_grads: tuple[Tensor | None, Tensor | None] = (None, None), adapters: Adapters | None = None,
-    combine: Combine = steps.combine,
+    combine: Combine = steps.combine, arriving: Arriving | None = None,
 ) -> Gradients:  # fmt: skip
     """Compute the gradients of the operands that ``needs`` selects, from that of the result.
 
@@ -139,8 +125,10 @@ def backward(
         main_grads: float32 tensors to which the gradients of gate_up and down are added; None returns them.
         adapters: with what ``forward`` stored there, and the needs. Their gradients are stored there.
         combine: makes x's gradient from the rows'; torch alone sums on its own.
+        arriving: of ``grad``, which may be on its way.
     """
     if runs_in_torch(operands, form):
+        _settled(arriving)
         return torch_layer.backward(grad, operands, routing, form, needs, main_grads, adapters)
     kept = None if adapters else _kept_for(form, needs, grad, pre, *operands, *routing, *main_grads)
     x, gate_up, down, weights, *_ = operands
@@ -155,10 +143,15 @@ def backward(
     needs_rows = needs_x or (needs_weights and form.on_input)
     first = needs_rows or needs_gate_up or needs_bias or adapted[0] or adapted[1]
     fused, grad_rows = is_fused(operands, form, count, adapters is not None), None
-    if first or needs_down or needs_weights or adapted[2]:
+    begins = first or needs_down or needs_weights or adapted[2]
+    if not (fused and begins) or adapters is not None:
+        arriving = _settled(arriving)
+    if begins:
         if fused:
             added = _low_rank(grad, second_part, Ends(ends, routing.tokens), form, crossed=True)
-            grad_pre, hidden, found["weights"] = _fused_gradient(grad, operands, pre, routing, form, added, kept)
+            grad_pre, hidden, found["weights"] = _fused_gradient(
+                grad, operands, pre, routing, form, added, kept, arriving
+            )
         else:
             grad_rows = steps.gather(grad, routing)
             added = _low_rank(grad_rows, second_part, Ends(ends), form, crossed=True)
@@ -315,7 +308,7 @@ def _known(
 
 def _fused_gradient(
     grad: Tensor, operands: Operands, pre: Tensor, routing: Routing, form: Form, added: LowRank | None,
-    kept: Kept | None,
+    kept: Kept | None, arriving: Arriving | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """``steps.activation_gradient`` in the epilogue of the product before it."""
     down, weights, count = operands.down, operands.weights, routing.tokens.shape[0]
@@ -325,15 +318,33 @@ def _fused_gradient(
     parts = torch.empty(count, -(-inner // 32), dtype=torch.float32, device=pre.device)
     of_rows = weights.reshape(-1).index_select(0, routing.choices)
     epilogue = GatedBackward(form.activation, form.interleaved, pre, of_rows, hidden, parts, added)
-    _gathered(grad, down, routing, epilogue, grad_pre, form, kept)
+    _gathered(grad, down, routing, epilogue, grad_pre, form, kept, arriving)
     return grad_pre, hidden, steps.sum_parts(parts, routing, weights)
 
 
 def _gathered(
-    x: Tensor, b: Tensor, routing: Routing, epilogue: Epilogue, out: Tensor, form: Form, kept: Kept | None = None
-) -> None:
-    """A product whose rows of A are gathered, and whose epilogue writes further results."""
+    x: Tensor, b: Tensor, routing: Routing, epilogue: Epilogue, out: Tensor, form: Form, kept: Kept | None = None,
+    arriving: Arriving | None = None,
+) -> None:  # fmt: skip
+    """A product whose rows of A are gathered, and whose epilogue writes further results. The CuTe kernel takes rows
+    that are ``arriving`` piece by piece."""
+    if arriving is not None:
+        rows, options = Ends(*routing[:2], pieces=arriving.pieces(b.shape[2])), form.options
+        product = Product(x, b, rows, UNSCALED, epilogue)
+        problem = functools.partial(problem_of_rows, product, options, out)
+        known = _known(kept, "arriving", find_offered, product, options, out, problem)
+        if known.plan is not None:
+            known.run(product, out)
+        arriving.settle()
+        if known.plan is not None:
+            return
     _multiply_rows(x, b, Ends(routing.ends, routing.tokens), epilogue, out, form, kept)
+
+
+def _settled(arriving: Arriving | None) -> None:
+    """Wait for rows that are on their way."""
+    if arriving is not None:
+        arriving.settle()
 
 
 def _multiply_rows(

@@ -92,14 +92,11 @@ def activation_gradient(
     return grad_pre, activated, grad_weights
 
 
-def combine(
-    rows: Tensor, routing: Routing, tokens: int, weights: Tensor | None = None, out: Tensor | None = None
-) -> Tensor:
+def combine(rows: Tensor, routing: Routing, tokens: int, weights: Tensor | None = None) -> Tensor:
     """Sum each token's rows (T * k, H), times the float32 ``weights`` (T, k) if given: (T, H) of the rows' dtype, in
-    float32 in the order of the choices, rounded once. ``out`` is where to, contiguous; None for new memory."""
+    float32 in the order of the choices, rounded once."""
     cols = rows.shape[1]
-    if out is None:
-        out = torch.empty(tokens, cols, dtype=rows.dtype, device=rows.device)
+    out = torch.empty(tokens, cols, dtype=rows.dtype, device=rows.device)
     combining(tokens, cols, routing.rows.shape[0] // tokens)(rows, routing.rows, weights, out)
     return out
 

@@ -11,10 +11,10 @@ from course_kernels.engine.product import (
     STORE,
     Counts,
     Ends,
+    Pieces,
     Product,
     Store,
     in_words_of,
-    mode_of,
     typical_rows,
 )
 from course_kernels.engine.scaling import UNSCALED, Blocks, Lines
@@ -48,20 +48,11 @@ def test_tensors_have_the_names_of_an_api():
     assert set(Product.packed(A, B).tensors().values()) == {A, B, None}
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "rows", "mode"),
-    [(A, B, Ends(OFFS), "m"), (B, A.mT, Ends(OFFS), "n"), (A.mT, A, Ends(OFFS), "k"), (B, B, EACH, "batch"),
-     (B, B, Counts(OFFS), "masked")],
-    ids=str,
-)  # fmt: skip
-def test_ranks_and_rows_tell_the_mode(a, b, rows, mode):
-    assert mode_of(Product(a, b, rows)) == mode
-
-
 def test_each_part_has_a_key_of_its_own():
     keys = [part.key() for part in (Ends(OFFS), Ends(OFFS.int()), Counts(OFFS), Counts(OFFS, 64), EACH)]
     index = torch.zeros(6, dtype=torch.int32)
-    keys += [part.key() for part in (Ends(OFFS, index), Ends(OFFS, index, "b"))]
+    pieces = Pieces(OFFS, OFFS, OFFS, 1)
+    keys += [part.key() for part in (Ends(OFFS, index), Ends(OFFS, index, "b"), Ends(OFFS, index, pieces=pieces))]
     keys += [part.key() for part in (STORE, ADD, Store(BIAS), Store(None, True), Store(BIAS.half()))]
     assert len(set(keys)) == len(keys)
     assert Ends(torch.zeros(4)[::2]).key() is None

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from course_kernels.distributed.plan import Homes
+from course_kernels.engine.product import Pieces
 from course_kernels.moe import Routing
 from course_kernels.moe.launching import launch
 
 _ENTRIES = 512  # choices that a program has
+_TILE = 256  # rows that a product's clusters multiply at a time, at most
 
 
 class Peers(NamedTuple):
@@ -101,6 +103,29 @@ def put(x: Tensor, homes: Homes, peers: Peers) -> None:
         stride_h=x.stride(1), COLS=columns, TOP_K=top_k, RANKS=ranks, ALIGN=_align(columns, x.element_size()),
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=_power(top_k),
     )  # fmt: skip
+
+
+def pieces_of(
+    routing: Routing, peers: Peers, top_k: int, arrived: Tensor, milliseconds: int, divided: int
+) -> Pieces:  # fmt: skip
+    """The pieces of experts' rows that can be multiplied once a rank's tokens are there, in the order in which they
+    arrive: those of this rank, of the one before it, and so on.
+
+    Args:
+        routing: of the tokens that have arrived or will.
+        peers: the memory that they arrive in.
+        top_k: choices of a token.
+        arrived, milliseconds: of ``Pieces``.
+        divided: how many experts are divided among ranks. All rows of the others wait for all tokens.
+    """
+    experts, ranks = routing.ends.shape[0], peers.addresses.shape[0]
+    starts, ends = torch.empty(2, ranks * experts, dtype=torch.int32, device=routing.ends.device)
+    launch(
+        "peers", "pieces_kernel", experts, None, choices_ptr=routing.choices, ends_ptr=routing.ends,
+        starts_ptr=starts, piece_ends_ptr=ends, here=peers.here, most=peers.most, divided=divided, TOP_K=top_k,
+        EXPERTS=experts, RANKS=ranks, TILE=_TILE, BLOCK=max(2, _power(ranks)),
+    )  # fmt: skip
+    return Pieces(starts, ends, arrived, milliseconds)
 
 
 def push(

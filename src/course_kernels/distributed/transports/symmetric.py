@@ -15,25 +15,26 @@ every rank writes to every rank's buffer; a second barrier; every rank reads its
   They are done before the next use, in which results come home: these overwrite the tokens, but not the weights behind
   them. So the sum that makes the results can still read the weights.
 
-Where nearly every token goes to every rank (``copies``), GPUs' copy engines bring whole ranks' rows while SMs multiply.
-Then rows of a rank have a signal of their own in place of the second barrier, which choices alone wait for; results
-have the barrier. So a rank's experts can begin with its own tokens, and go on with those that are there: ``arriving``.
+Where nearly every token goes to every rank (``copies``), copy engines bring all tokens of a rank to all others while
+SMs multiply. Then a rank's rows have a signal of their own in place of the second barrier, which only choices and
+weights wait for. The layer's first product begins with this rank's own tokens, and waits for the others' by itself
+(``Pieces``). Copies and signals need no SM, so a kernel that has them all can wait.
 
-Ranks need not agree on who copies out of the buffer, who sums while it pushes, or who takes ranks one by one: uses,
-barriers, signals and places are the same.
+Ranks need not agree on who copies out of the buffer, who sums while it pushes, or whose products wait: uses, barriers,
+signals and places are the same.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_kernels.distributed.motion import Piece, Results
 from course_kernels.distributed.plan import Arrived, Homes, Plan, to_choices
 from course_kernels.distributed.rows import total
 from course_kernels.distributed.transports import peers as moving
@@ -41,11 +42,15 @@ from course_kernels.distributed.transports.agreement import check_agreement, for
 from course_kernels.distributed.transports.peers import Peers
 from course_kernels.distributed.transports.time_out import time_out
 from course_kernels.distributed.wire import Wire
+from course_kernels.engine.product import Pieces
 from course_kernels.moe import Routing
+from course_kernels.moe.form import Arriving
 
 # Where copy engines bring whole ranks' rows: the share of tokens that go to a rank, if their experts are drawn alike;
 # and bytes of a rank's rows.
-COPIED_SHARE, COPIED_BYTES = 0.9, 1 << 24
+COPIED_SHARE, COPIED_BYTES = 0.9, 1 << 25
+FLOP_PER_BYTE = 2600  # that a product computes while a byte arrives: 600 TFLOP/s and 350 GB/s, and half as much more
+_CHANNEL = 1  # of signals; barriers have channel 0
 
 
 class Region(NamedTuple):
@@ -60,22 +65,6 @@ class Region(NamedTuple):
     peers: Peers
     of_ranks: list[Tensor]
     rows: Tensor
-
-
-class Sent(NamedTuple):
-    """Tokens on their way to this rank; fields as of ``Arrived``.
-
-    Attributes:
-        homes: of this rank's own.
-        local_index: int32 (ranks * max_tokens, k), the ids of choices at this rank.
-        leaving: where rows are copied, the end of this rank's copies; other ranks' have to be waited for. Else None.
-    """
-
-    rows: Tensor
-    weights: Tensor | None
-    homes: Homes
-    local_index: Tensor
-    leaving: Callable[[], None] | None
 
 
 class Symmetric:
@@ -108,25 +97,39 @@ class Symmetric:
 
     def scatter(self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor) -> Arrived:
         """Send tokens (T, H), and weights (T, k): (ranks * max_tokens, H) and (ranks * max_tokens, k)."""
-        rows, weights, plan = self.arrive(x, weights, journey)
+        (rows, weights, plan), arriving = self.arrive(x, weights, journey)
+        if arriving is not None:
+            arriving.settle()
         return Arrived(rows.clone(), None if weights is None else weights.clone(), plan)
 
-    def arrive(self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor) -> Arrived:
+    def arrive(
+        self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor
+    ) -> tuple[Arrived, Arriving | None]:  # fmt: skip
         """``scatter`` without copies: its rows and weights are there until the next use. Ids to plan by travel in the
-        same use."""
-        sent = self._send(x, weights, journey)
-        if sent.leaving is not None:
-            sent.rows[self.group.rank() * self.max_tokens :][: x.shape[0]] = x
-            for rank in self._others():
-                self._await(rank)
-            sent.leaving()
-        plan = journey if isinstance(journey, Plan) else self._planned(sent.homes, sent.local_index)
-        return Arrived(sent.rows, sent.weights, plan)
-
-    def arriving(self, x: Tensor, weights: Tensor, journey: Plan | Tensor) -> tuple[Iterator[Piece], Homes]:
-        """``arrive`` where tokens are copied, one rank's after the other's; see ``motion.Direct``."""
-        sent = self._send(x, weights, journey)
-        return self._pieces(sent, x), sent.homes
+        same use. Rows that are copied may be arriving; all else is there."""
+        planned = isinstance(journey, Plan)
+        homes = journey.sends if planned else self._homes(journey)
+        likes = dict(x=x, top_k_weights=weights, top_k_index=None if planned else homes.carriers)
+        regions = self._open(**{name: each for name, each in likes.items() if each is not None})
+        rows, sent = regions[0], None if weights is None else regions[1]
+        ids = None if planned else regions[-1]
+        top_k = homes.carriers.shape[1]
+        copies = self.copies(x, top_k)
+        if tells := not planned or weights is not None:
+            given = None if planned else journey
+            moving.tell(homes, self.num_local_experts, given, weights, ids and ids.peers, sent and sent.peers)
+        if not copies:
+            moving.put(x, homes, rows.peers)
+        if tells or not copies:
+            self._barrier()
+        local_index = None if planned else ids.rows.clone()  # before the copy engines have more to do
+        own, settle = self._copy(x, rows) if copies else (None, None)
+        plan = journey if planned else self._planned(homes, local_index)
+        arriving = None
+        if copies:
+            own()
+            arriving = Arriving(functools.partial(self._pieces, plan.routing, rows.peers, x, top_k), settle)
+        return Arrived(rows.rows, None if sent is None else sent.rows, plan), arriving
 
     def collect(
         self, rows: Tensor | None, values: Tensor | None, plan: Plan, of_experts: bool = False,
@@ -147,23 +150,6 @@ class Symmetric:
         sums = None if rows is None else total(regions[0].rows, plan.sends, plan.tokens)
         return sums, None if values is None else to_choices(regions[-1].rows, plan.sends)
 
-    def collect_pieces(self, like: Tensor, results: Results, homes: Homes) -> Tensor:
-        """Return results of pieces, summed: (T, H); see ``motion.Direct``."""
-        (region,) = self._open(x=like)
-        wire, held = Wire(like.device), []
-        for rank, result in results:
-            if rank == self.group.rank():
-                result(self._place(region, rank, like.shape[0]))
-                continue
-            rows = result(None)
-            goal = self._place(region, rank, rows.shape[0])
-            copied = wire.run(lambda goal=goal, rows=rows: goal.copy_(rows), wire.mark())
-            held.append((rows, copied))
-        for _, copied in held:
-            wire.wait(copied)
-        self._barrier()
-        return total(region.rows, homes, like.shape[0])
-
     # ---- steps
 
     def _homes(self, top_k_index: Tensor) -> Homes:
@@ -172,57 +158,43 @@ class Symmetric:
             raise ValueError(f"top_k_index must have at most max_tokens = {self.max_tokens} rows, got {tokens}")
         return moving.homes_of(top_k_index, self.num_local_experts, self.group.size(), self.max_tokens)
 
-    def _send(self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor) -> Sent:
-        """Begin to send tokens. Weights and choices have arrived then, and rows that are not copied."""
-        planned = isinstance(journey, Plan)
-        homes = journey.sends if planned else self._homes(journey)
-        likes = dict(x=x, top_k_weights=weights, top_k_index=None if planned else homes.carriers)
-        regions = self._open(**{name: each for name, each in likes.items() if each is not None})
-        rows, sent = regions[0], None if weights is None else regions[1]
-        ids = None if planned else regions[-1]
-        leaving = self._copy(x, rows) if self.copies(x, homes.carriers.shape[1]) else None
-        if not planned or weights is not None:
-            given = None if planned else journey
-            moving.tell(homes, self.num_local_experts, given, weights, ids and ids.peers, sent and sent.peers)
-        if leaving is None:
-            moving.put(x, homes, rows.peers)
-        self._barrier()
-        local_index = journey.local_index if planned else ids.rows.clone()
-        return Sent(rows.rows, None if sent is None else sent.rows, homes, local_index, leaving)
+    def _copy(self, x: Tensor, region: Region) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Copy tokens to all ranks, and signal to each other one when it has them, on streams beside the current one.
 
-    def _copy(self, x: Tensor, region: Region) -> Callable[[], None]:
-        """Copy tokens to the other ranks, on a stream of its own; signal to each, on another, when it has all. A signal
-        is a kernel, which may wait for an SM; copies go on meanwhile. Returns what makes the current stream wait for
-        the last signal."""
-        x, wire, flags = x.contiguous(), Wire(x.device), Wire(x.device, "signals")
-        begin, last = wire.mark(), None
-        for rank in self._others(-1):
-            goal = self._place(region, rank, x.shape[0])
-            _, copied = wire.run(lambda goal=goal: goal.copy_(x), begin)
-            last = flags.run(lambda rank=rank: self._signal(rank), copied)
-        return lambda x=x: flags.wait(last)  # and x is held until then
+        Returns:
+            What makes the current stream wait for this rank's own tokens; and for all others': those that it gets and
+            those that it sends.
+        """
+        x, wire, local = x.contiguous(), Wire(x.device), Wire(x.device, "own tokens")
+        here, ranks, sent = self.group.rank(), self.group.size(), None
+        begin = wire.mark()
+        own = local.run(lambda: self._place(region, here, x.shape[0]).copy_(x), begin)
+        for rank in ((here + step) % ranks for step in range(1, ranks)):
+
+            def send(rank=rank):
+                self._place(region, rank, x.shape[0]).copy_(x)
+                self._signal(rank)
+
+            sent = wire.run(send, begin)
+
+        def settle(held=x):
+            for step in range(1, ranks):
+                self._await(step)
+            wire.wait(sent)
+
+        return lambda: local.wait(own), settle
+
+    def _pieces(self, routing: Routing, peers: Peers, x: Tensor, top_k: int, columns: int) -> Pieces:
+        """The pieces for a product of so many columns. As few experts are divided as keep it busy while tokens arrive,
+        because the weights of these are read once for each rank."""
+        ranks, experts = self.group.size(), self.num_local_experts
+        share = (ranks - 1) * x.element_size() * FLOP_PER_BYTE / max(1, 2 * top_k * columns)  # of the product's time
+        divided = min(experts, math.ceil(experts * ranks * share))
+        return moving.pieces_of(routing, peers, top_k, self.arrived, self._milliseconds(), divided)
 
     def _place(self, region: Region, rank: int, count: int) -> Tensor:
         """The first rows that a rank keeps for this one."""
         return region.of_ranks[rank][self.group.rank() * self.max_tokens :][:count]
-
-    def _pieces(self, sent: Sent, x: Tensor) -> Iterator[Piece]:
-        here, most = self.group.rank(), self.max_tokens
-        for rank in (*((here,) if x.shape[0] else ()), *self._others()):
-            part = slice(rank * most, (rank + 1) * most if rank != here else rank * most + x.shape[0])
-            ids = sent.local_index[part]
-            routing = Routing.of(ids, self.num_local_experts)
-            if self.num_local_experts < ids.shape[1]:
-                routing = routing.shortened(ids.shape[0] * self.num_local_experts)
-            if rank != here:
-                self._await(rank)
-            yield Piece(rank, x if rank == here else sent.rows[part], sent.weights[part], routing)
-        sent.leaving()
-
-    def _others(self, step: int = 1) -> list[int]:
-        """The other ranks in the order in which their tokens arrive; with -1 in the order in which they are sent to."""
-        here, ranks = self.group.rank(), self.group.size()
-        return [(here - step * distance) % ranks for distance in range(1, ranks)]
 
     def _planned(self, homes: Homes, local_index: Tensor) -> Plan:
         """The plan, from the ids that have arrived."""
@@ -266,12 +238,13 @@ class Symmetric:
         self.handle.barrier(timeout_ms=self._milliseconds())
 
     def _signal(self, rank: int) -> None:
-        """On the device: tell a rank that it has this rank's tokens."""
-        self.handle.put_signal(rank, 1, self._milliseconds())  # barriers have channel 0
+        """On the device, without an SM: tell a rank that it has this rank's tokens."""
+        step = (rank - self.group.rank()) % self.group.size()
+        self.handle.stream_write_value32(self.signals[rank], step, 1)
 
-    def _await(self, rank: int) -> None:
-        """On the device: wait for a rank's signal."""
-        self.handle.wait_signal(rank, 1, self._milliseconds())
+    def _await(self, step: int) -> None:
+        """On the device: wait for the signal of the rank that is so many before this one, and take it back."""
+        self.handle.wait_signal(step, _CHANNEL, self._milliseconds())
 
     def _agree(self, likes: dict[str, Tensor], device: torch.device) -> None:
         """Raise on all ranks unless they are to send rows of the same dtype and width. Only where memory is allocated,
@@ -292,3 +265,9 @@ class Symmetric:
             self.handle.get_buffer(rank, (size,), torch.uint8) for rank in range(self.group.size())
         ]  # fmt: skip
         self.addresses = torch.tensor(self.handle.buffer_ptrs, dtype=torch.int64, device=device)
+        # Of a rank's signals, the one with number n is of the rank n before it; torch numbers them by ranks.
+        ranks = self.group.size()
+        self.signals = [
+            self.handle.get_signal_pad(rank, (ranks,), torch.uint32, ranks * _CHANNEL) for rank in range(ranks)
+        ]  # fmt: skip
+        self.arrived = self.signals[self.group.rank()].view(torch.int32)

@@ -146,7 +146,8 @@ def _form_of(product: Product, views: Views) -> Form | None:
         return None
     if (activates or layer is not None) and not _is_of_a_layer(product, views):
         return None
-    if epilogue.keep_tail and not activates:
+    in_pieces = type(product.rows) is Ends and product.rows.pieces is not None
+    if (epilogue.keep_tail or in_pieces) and not activates:
         return None
     if a.dim() != 2 or b.dtype != a.dtype:  # a ragged N; float8_e5m2 beside float8_e4m3fn
         return None
@@ -175,7 +176,7 @@ def _form_of(product: Product, views: Views) -> Form | None:
         along,
         "k" if eight_bits or (along == "m" and _has_descriptor(b, 1)) else "n",
         operand_bytes=a.element_size(),
-        rows="counts" if counted else "ends",
+        rows="counts" if counted else "pieces" if in_pieces else "ends",
         scaling=scales,
         epilogue=_epilogue_of(product),
         index_bytes=offs.element_size(),
@@ -194,7 +195,7 @@ def _epilogue_of(product: Product) -> str:
 
 def _is_of_a_layer(product: Product, views: Views) -> bool:
     """Whether the kernel can compute a layer's product: of operands of 16 bits, whose other tensors it can describe."""
-    c, (index, pre, weights, activated, dots) = views.c, views.layer or (None,) * 5
+    c, (index, pre, weights, activated, dots, *_) = views.c, views.layer or (None,) * 5
     described = [each for each in (pre, activated) if each is not None]
     return (
         views.a.element_size() == 2

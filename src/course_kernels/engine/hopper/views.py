@@ -22,7 +22,7 @@ class Views(NamedTuple):
     offs: Tensor
     scale_a: Tensor | None
     scale_b: Tensor | None
-    layer: tuple[Tensor | None, ...] | None = None
+    layer: tuple[Tensor | int | None, ...] | None = None
 
     @classmethod
     def of(cls, product: Product, out: Tensor) -> Views | None:
@@ -41,8 +41,9 @@ class Views(NamedTuple):
                 out = _of_argument(out, epilogue.activation)
             if pre is not None:
                 pre = _of_argument(pre, epilogue.activation)
-            layer = None if index is None and pre is None else (index, pre, *others)
-            return cls(a, b, out, rows.offs, scaling.a, scaling.b, layer)
+            starts, offs, *arrivals = rows.pieces or (None, rows.offs, None, None)
+            layer = None if index is None and pre is None else (index, pre, *others, starts, *arrivals)
+            return cls(a, b, out, offs, scaling.a, scaling.b, layer)
         if type(rows) is not Counts:
             return None
         a, out = flat_rows(a), flat_rows(out)

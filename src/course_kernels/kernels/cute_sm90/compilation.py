@@ -51,6 +51,7 @@ def compile_for(
         raise ValueError(f"out_dtype must be 'float32' where epilogue is 'add', got {out_dtype or dtype!r}")
     index = Int64 if form.index_bytes == 8 else Int32
     groups, total = cute.sym_int(), cute.sym_int()
+    ends = cute.sym_int() if form.rows == "pieces" else groups
     M, N, K = (cute.sym_int(divisibility=8) for _ in range(3))
     if element.width == 8 and form.along == "k":
         M = cute.sym_int()
@@ -92,24 +93,27 @@ def compile_for(
         scales = (
             *scales,
             *(None,) * (3 - len(scales)),
-            _layer(form, total, N, lambda *shape: fake(out, shape, len(shape) - 1)),
+            _layer(form, total, N, ends, lambda *shape: fake(out, shape, len(shape) - 1)),
         )
     return cute.compile[(cute.GPUArch(f"sm_{sm}"), cute.EnableTVMFFI(True), *options)](
         gemm,
         *tensors,
-        cute.runtime.make_fake_tensor(index, (groups,), stride=(1,), assumed_align=form.index_bytes),
+        cute.runtime.make_fake_tensor(index, (ends,), stride=(1,), assumed_align=form.index_bytes),
         Int32(1),
         cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),
         *scales,
     )
 
 
-def _layer(form: Form, total, columns, fake_result) -> Layer:
+def _layer(form: Form, total, columns, ends, fake_result) -> Layer:
     """The tensors of a layer's product; ``fake_result`` makes one of the result's dtype."""
     vector = dict(stride=(1,), assumed_align=4)
     found = Layer()
     if form.gathered:
         found = found._replace(index=cute.runtime.make_fake_tensor(Int32, (total,), **vector))
+    if form.rows == "pieces":
+        pieces = (cute.runtime.make_fake_tensor(Int32, (size,), **vector) for size in (ends, cute.sym_int()))
+        found = found._replace(**dict(zip(("starts", "arrived"), pieces)), milliseconds=Int32(1))
     if form.stores > 1:
         found = found._replace(pre=fake_result(total, form.pre_halves, columns))
     if form.epilogue == GATED_BACKWARD:

@@ -21,7 +21,8 @@ class Form(NamedTuple):
         b_major: the contiguous dimension of B, "k" or "n"; along "k" it is "n", but "k" for 8-bit operands.
         operand_bytes: of an element of the operands, 2 or 1.
         rows: "ends": groups follow each other, and each has an end; or "counts": groups are at equal distances along M,
-            and each has a number of rows that count. Nothing is written to the other rows.
+            and each has a number of rows that count. Nothing is written to the other rows. Or "pieces": groups are in
+            pieces, each with a start and an end, whose gathered rows may still be arriving from other GPUs.
         scaling: "none"; "lines", factors of the product's rows and columns; "groups", of its rows, and one for all
             columns of a group; "blocks", of 128 along K by 1 row of A or 128 columns of B, along "k" 1 column of B.
         epilogue: "store"; or "add", along "k" only: add to C, which is float32 and keeps the result of an empty group.
@@ -107,6 +108,8 @@ class Form(NamedTuple):
                 raise ValueError(
                     f"scaling must be 'none' where along is 'k' and operands have 16 bits, got {self.scaling!r}"
                 )
+        elif self.rows == "pieces" and not (self.gathered and self.activation):
+            raise ValueError("rows must be 'ends' unless they are gathered and an activation follows, got 'pieces'")
         elif self.epilogue == "add":
             raise ValueError("epilogue must not be 'add' where along is 'm'")
         activates = self.epilogue not in ("store", "add")
@@ -117,10 +120,10 @@ class Form(NamedTuple):
         if self.load == "gather_b" and self.along == "m":
             raise ValueError("load must be 'tma' or 'gather' where along is 'm', got 'gather_b'")
         for name, special in (("epilogue", activates), ("load", self.gathered)):
-            plain = not eight_bits and self.rows == "ends" and self.scaling == "none"
+            plain = not eight_bits and self.rows != "counts" and self.scaling == "none"
             if special and not plain:
                 raise ValueError(
-                    f"{name} must be {_VALUES[name][0]!r} unless rows are 'ends', operands have 16 bits and no scales, "
+                    f"{name} must be {_VALUES[name][0]!r} unless rows have ends, operands have 16 bits and no scales, "
                     f"got {getattr(self, name)!r}"
                 )
         if self.scaling == "blocks" and not eight_bits:
@@ -131,7 +134,7 @@ _VALUES = {
     "along": ("m", "k"),
     "b_major": ("k", "n"),
     "operand_bytes": (2, 1),
-    "rows": ("ends", "counts"),
+    "rows": ("ends", "counts", "pieces"),
     "scaling": ("none", "lines", "groups", "blocks"),
     "epilogue": ("store", "add", GATED, GATED_PRE, GATED_BACKWARD),
     "index_bytes": (4, 8),

@@ -95,7 +95,8 @@ class HopperGroupedGemm:
             c: (total_m, N); along "k" (G, M, N); N contiguous; float16, bfloat16 or float32. With an activation,
                 nothing is written to rows after the last group.
             offs: (G,) int32, or int64 where ``index_bytes`` is 8: rows, or lines along K, at which the groups end; or
-                counts, how many rows of each group count, of the total_m / G that it has.
+                counts, how many rows of each group count, of the total_m / G that it has; or (pieces * G,) ends of
+                pieces, see ``operands.Layer``.
             clusters: that are launched, from 1 up to as many as the GPU holds at one time. With fewer, other kernels
                 have the other SMs.
             stream: where to launch.
@@ -148,7 +149,10 @@ class HopperGroupedGemm:
         numbers = config.stages * config.stage_scales * form.stages_scales
         group_pitch = total // cute.size(offs) if cutlass.const_expr(form.rows == "counts") else None
         N = cute.size(b, mode=[cute.rank(b) - 1]) * form.halves
-        problem = Problem(offs, total, M, N, K, group_pitch)
+        starts = arrivals = groups = None
+        if cutlass.const_expr(form.rows == "pieces"):
+            starts, groups, arrivals = layer.starts, cute.size(b, mode=[0]), (layer.arrived, layer.milliseconds)
+        problem = Problem(offs, total, M, N, K, group_pitch, starts, groups)
 
         @cute.struct
         class Shared:
@@ -167,7 +171,7 @@ class HopperGroupedGemm:
             rows = b if cutlass.const_expr(form.gathered == "b") else a, layer.index
             if cutlass.const_expr(form.along == "k" and form.gathered == "a"):
                 rows = cute.make_tensor(a.iterator, cute.select(a.layout, [1, 0])), layer.index
-        self.kernel(shapes, c_atom, c_coords, c, problem, scales, counter, c_layout, others, rows).launch(
+        self.kernel(shapes, c_atom, c_coords, c, problem, scales, counter, c_layout, others, rows, arrivals).launch(
             grid=(config.cluster, 1, clusters),
             block=(3 * WARP_GROUP, 1, 1),
             cluster=(config.cluster, 1, 1),
@@ -188,6 +192,7 @@ class HopperGroupedGemm:
         c_layout: cute.ComposedLayout,
         others: Others | None,
         rows: tuple[cute.Tensor, cute.Tensor] | None,
+        arrivals: tuple[cute.Tensor, Int32] | None,
     ):
         """What every block does."""
         config, form, thread = self.config, self.form, cute.arch.thread_idx()[0]
@@ -252,7 +257,8 @@ class HopperGroupedGemm:
                         config, problem, window, place.number, ring, scales, staged, self.warps.index(SCALES)
                     )
                 if cutlass.const_expr(self.gatherers):
-                    gather_all(config, form, problem, order, window, place, ring, *rows, storage.stages.data_ptr())
+                    stages = storage.stages.data_ptr()
+                    gather_all(config, form, problem, order, window, place, ring, *rows, stages, arrivals)
                 if cutlass.const_expr(ZEROS in self.warps):
                     write_zeros(config, along, self.warps.count(ZEROS), c, problem, loaded)
         else:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from cutlass import cute
+from cutlass import Int32, cute
 
 
 class Layer(NamedTuple):
@@ -17,6 +17,10 @@ class Layer(NamedTuple):
         activated: (rows of C, columns): the activation times these factors is written there, in C's dtype.
         dots: (rows of C, ceil(columns / 32)) float32: dot products of the sums and the activation, each of 32 columns
             and without factors, are written there.
+        starts, arrived: int32, with ``Form.rows`` "pieces": (ends,), the first row of each piece; and (pieces,), not 0
+            where the rows of A of a group's piece of this number are there, which other GPUs write. That of piece 0 is
+            not read.
+        milliseconds: int, how long to wait for a piece. Then the kernel traps.
     """
 
     index: cute.Tensor | None = None
@@ -24,3 +28,6 @@ class Layer(NamedTuple):
     weights: cute.Tensor | None = None
     activated: cute.Tensor | None = None
     dots: cute.Tensor | None = None
+    starts: cute.Tensor | None = None
+    arrived: cute.Tensor | None = None
+    milliseconds: Int32 | None = None

@@ -39,7 +39,8 @@ class Window(NamedTuple):
 class Problem(NamedTuple):
     """The groups' ends, and extents: ``total`` of the dimension that the groups divide, M and N of the result, and K
     where it is the same for all. Masked groups begin every ``pitch`` rows, and ``offs`` holds how many of them count;
-    else ``pitch`` is None."""
+    else ``pitch`` is None. With ``starts``, what is called a group here is a piece of one, which begins anywhere: all
+    first pieces of the ``groups`` groups, all second ones, and so on."""
 
     offs: cute.Tensor
     total: Int32
@@ -47,13 +48,16 @@ class Problem(NamedTuple):
     N: Int32
     K: Int32
     pitch: Int32 | None = None
+    starts: cute.Tensor | None = None
+    groups: Int32 | None = None
 
 
 class Tile(NamedTuple):
     """A CTA's tile: whether there is one, its shape among ``CuteConfig.shapes``, whether the cluster's other tile is
     beside it and not above or below, its group, its first row and column in C, its blocks along K. The group is from
     ``start`` to before ``end`` along M or K. Where a column is left over, the second of two tiles side by side is
-    outside of the result; a lower half may be after the group's last row; no other tile is outside."""
+    outside of the result; a lower half may be after the group's last row; no other tile is outside. ``piece`` is which
+    one of the group's, 0 where it is whole."""
 
     found: Boolean
     shape: Int32
@@ -64,6 +68,7 @@ class Tile(NamedTuple):
     start: Int32
     end: Int32
     blocks: Int32
+    piece: Int32
 
 
 @cute.jit
@@ -115,7 +120,9 @@ def group_span(problem: Problem, g: Int32, signed: cutlass.Constexpr[bool] = Fal
             start = g * problem.pitch
         else:
             end = group_end(problem.offs, g, problem.total)
-            if g > 0:
+            if cutlass.const_expr(problem.starts is not None):
+                start = group_end(problem.starts, g, problem.total)
+            elif g > 0:
                 start = group_end(problem.offs, g - 1, problem.total)
     return start, end
 
@@ -321,4 +328,7 @@ def find_tile(
         row += half * low
         if not beside:
             row += (half * (config.cluster - 1) - rank) * low
-    return window, Tile(found, shape, beside, group, row, first_col, start, end, blocks)
+    piece = Int32(0)
+    if cutlass.const_expr(problem.starts is not None):
+        piece, group = group // problem.groups, group % problem.groups
+    return window, Tile(found, shape, beside, group, row, first_col, start, end, blocks, piece)

@@ -196,6 +196,33 @@ def test_values_return_to_their_choices(sizes):
         assert torch.equal(found, torch.where((ids >= 0) & (ids < world.ranks * LOCAL), wanted, 0.0))
 
 
+@pytest.mark.parametrize("tile", [1, 2, 4, 64])
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("divided", [0, 1, LOCAL])
+def test_rows_of_a_tile_wait_for_the_last_of_their_ranks(sizes, tile, divided, monkeypatch):
+    monkeypatch.setattr(peers, "_TILE", tile)
+    world, arrived = World(sizes), torch.ones(1, dtype=torch.int32, device=DEVICE)
+    _, views = world.memories(4, torch.float32, 0)
+    for routing, view in zip(world.routings, views):
+        starts, ends, *rest = peers.pieces_of(routing, view, TOP_K, arrived, 7, divided)
+        assert rest[0] is arrived
+        assert rest[1] == 7
+        found = {}
+        for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist())):
+            for row in range(start, end):
+                assert row not in found, "two pieces have a row"
+                found[row] = divmod(number, LOCAL)
+        wanted, first = {}, 0
+        steps = (view.here - routing.choices // (MOST * TOP_K)) % world.ranks
+        for expert, last in enumerate(routing.ends.tolist()):
+            for begin in range(first, last, tile):
+                rows = range(begin, min(begin + tile, last))
+                step = int(steps[begin : rows[-1] + 1].max()) if expert < divided else world.ranks - 1
+                wanted |= dict.fromkeys(rows, (step, expert))
+            first = last
+        assert found == wanted
+
+
 @pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU they run")
 def test_what_is_interpreted_compiles_for_hopper_without_spills(monkeypatch):
     """With numbers of a layer: 4 ranks, 2,048 columns, 16 bits."""
@@ -221,7 +248,9 @@ def test_what_is_interpreted_compiles_for_hopper_without_spills(monkeypatch):
         for factors in (weights, None):
             peers.push(memory[0], routing, view, of_experts=True, weights=factors)
         peers.homes_of(ids, LOCAL, world.ranks, 1 if view.here else MOST)
-    assert {name for name, _ in builds} == {"put_kernel", "push_kernel", "homes_kernel", "tell_kernel"}
+        peers.pieces_of(routing, view, TOP_K, ids, 1, 2)
+    names = {"put_kernel", "push_kernel", "homes_kernel", "tell_kernel", "pieces_kernel"}
+    assert {name for name, _ in builds} == names
     compiled = compile_many([(each, "sm_90") for each in builds.values()], workers=2)
     assert {str(build): each.spills.bytes for build, each in zip(builds.values(), compiled) if each.spills.bytes} == {}
     for (name, _), each in zip(builds, compiled):

@@ -7,7 +7,7 @@ import torch
 
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.hopper.views import Views
-from course_kernels.engine.product import ADD, EACH, STORE, Counts, Ends, Gated, GatedBackward, Product, Store
+from course_kernels.engine.product import ADD, EACH, STORE, Counts, Ends, Gated, GatedBackward, Pieces, Product, Store
 from course_kernels.kernels.codes import Activation, Function
 
 SWIGLU, RELU2 = Activation(Function.SILU), Activation(Function.RELU2, gated=False)
@@ -49,7 +49,7 @@ def test_what_a_layer_has_besides():
     views = Views.of(product(Gated(SWIGLU, pre=pre), index=INDEX), out)
     assert views.layer[0] is INDEX
     assert torch.equal(views.layer[1], torch.stack(pre.chunk(2, 1), 1))
-    assert views.layer[2:] == (None, None, None)
+    assert views.layer[2:] == (None,) * 6
     assert views.c is out
     views = Views.of(product(Gated(RELU2, pre=pre)), made(16, 48))
     assert views.b is B
@@ -60,9 +60,9 @@ def test_what_a_layer_has_besides():
     assert torch.equal(views.c, torch.stack(out.chunk(2, 1), 1))
     assert views.layer[0] is None
     assert views.layer[1].shape == (16, 2, 48)
-    assert [*views.layer[2:]] == [epilogue.weights, epilogue.activated, epilogue.dots]
+    assert views.layer[2:] == (epilogue.weights, epilogue.activated, epilogue.dots, None, None, None)
     assert Views.of(product(backward(RELU2)), made(16, 48)).c.shape == (16, 1, 48)
-    assert Views.of(Product(A, B, Ends(OFFS, INDEX)), made(16, 48)).layer == (INDEX, None, None, None, None)
+    assert Views.of(Product(A, B, Ends(OFFS, INDEX)), made(16, 48)).layer == (INDEX, *(None,) * 7)
 
 
 def test_products_that_are_of_no_layer():
@@ -130,6 +130,18 @@ def test_what_the_kernel_does_not_take(epilogue, b, index, out):
     assert cute.match_form(product(epilogue, b, index), out) is None
 
 
+def test_rows_in_pieces_have_starts_and_ends_of_pieces():
+    starts, ends, arrived = made(6, dtype=torch.int32), made(6, dtype=torch.int32), made(3, dtype=torch.int32)
+    rows, out = Ends(OFFS, INDEX, pieces=Pieces(starts, ends, arrived, 7)), made(16, 24)
+    views = Views.of(Product(A, B, rows, epilogue=Gated(SWIGLU)), out)
+    assert views.offs is ends
+    assert views.layer[0] is INDEX
+    assert views.layer[5:] == (starts, arrived, 7)
+    form = cute.match_form(Product(A, B, rows, epilogue=Gated(SWIGLU)), out)
+    assert (form.rows, form.load, form.epilogue) == ("pieces", "gather", "gated")
+    assert cute.match_form(Product(A, B, rows), made(16, 48)) is None  # without an activation
+
+
 LEFT, RIGHT, LINES = made(7, 24).mT, made(16, 40), dict(dtype=torch.float32)
 
 
@@ -142,7 +154,7 @@ def test_lines_along_k_are_gathered_of_either_operand():
     form = cute.match_form(along_k(), out)
     assert (form.along, form.b_major, form.load, form.epilogue) == ("k", "n", "gather", "store")
     swapped = along_k(RIGHT.mT, LEFT.mT, "b", ADD)
-    assert Views.of(swapped, out).layer == (INDEX, None, None, None, None)
+    assert Views.of(swapped, out).layer == (INDEX, *(None,) * 7)
     form = cute.match_form(swapped, made(2, 40, 24, **LINES))
     assert (form.along, form.load, form.epilogue) == ("k", "gather_b", "add")
     form.check()

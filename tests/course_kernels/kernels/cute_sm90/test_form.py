@@ -18,7 +18,7 @@ SWIGLU, RELU2 = Activation(Function.SILU), Activation(Function.RELU2, gated=Fals
         (Form("n"), "along must be 'm' or 'k', got 'n'"),
         (Form("m", "m"), "b_major must be 'k' or 'n', got 'm'"),
         (Form(operand_bytes=4), "operand_bytes must be 2 or 1, got 4"),
-        (Form(rows="index"), "rows must be 'ends' or 'counts', got 'index'"),
+        (Form(rows="index"), "rows must be 'ends' or 'counts' or 'pieces', got 'index'"),
         (Form(scaling="row"), "scaling must be 'none' or 'lines' or 'groups' or 'blocks', got 'row'"),
         (Form(epilogue="bias"), "epilogue must be 'store' or 'add' or 'gated' or 'gated_pre' or 'gated_backward', got"),
         (Form(load="ldmatrix"), "load must be 'tma' or 'gather' or 'gather_b', got 'ldmatrix'"),
@@ -33,10 +33,13 @@ SWIGLU, RELU2 = Activation(Function.SILU), Activation(Function.RELU2, gated=Fals
         (Form(activation=SWIGLU), "activation goes with the epilogues that have one, got Activation"),
         (Form("k", "n", epilogue="gated", activation=SWIGLU), "epilogue must be 'store' or 'add' where along is 'k'"),
         (Form(load="gather_b"), "load must be 'tma' or 'gather' where along is 'm', got 'gather_b'"),
-        (Form("k", "k", 1, load="gather_b"), "load must be 'tma' unless rows are 'ends', operands have 16 bits"),
+        (Form("k", "k", 1, load="gather_b"), "load must be 'tma' unless rows have ends, operands have 16 bits"),
         (Form("m", "k", 1, epilogue="gated", activation=SWIGLU), "operands have 16 bits and no scales, got 'gated'"),
-        (Form(rows="counts", load="gather"), "load must be 'tma' unless rows are 'ends', operands have"),
+        (Form(rows="counts", load="gather"), "load must be 'tma' unless rows have ends, operands have"),
         (Form(scaling="lines", load="gather"), "16 bits and no scales, got 'gather'"),
+        (Form(rows="pieces", load="gather"), "rows must be 'ends' unless they are gathered and an activation follows"),
+        (Form(rows="pieces", epilogue="gated", activation=SWIGLU), "rows must be 'ends' unless they are gathered"),
+        (Form("k", "n", rows="pieces", load="gather"), "rows must be 'ends' where along is 'k', got 'pieces'"),
     ],
 )
 def test_forms_without_a_kernel_are_refused_by_the_field(form, said):
@@ -60,7 +63,9 @@ def test_every_other_combination_has_a_kernel():
     eight_m, sixteen_k, eight_k = 2 * 4, 2, 4 * 2
     activated, gathered = 2 * 3, 2 * (1 + 3)  # majors of B, epilogues
     gathered_k = 2 * 2  # operands, epilogues
-    assert len(set(found)) == 2 * (sixteen_m + eight_m + sixteen_k + eight_k + activated + gathered + gathered_k)
+    in_pieces = 2 * 3  # majors of B, epilogues with an activation
+    along_m, along_k = sixteen_m + eight_m + activated + gathered + in_pieces, sixteen_k + eight_k + gathered_k
+    assert len(set(found)) == 2 * (along_m + along_k)
 
 
 def test_warps_that_load():

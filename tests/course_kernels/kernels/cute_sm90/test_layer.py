@@ -98,6 +98,18 @@ def test_an_activations_argument_is_read_and_its_gradient_stored(compiled, confi
     assert ptx.count("st.global.b32") == 2 * sets, "of the dot products a row a store"
 
 
+@pytest.mark.parametrize("epilogue", ["gated", "gated_pre", "gated_backward"])
+def test_rows_in_pieces_are_waited_for(compiled, epilogue):
+    """One poll of a piece, and one while it is not there; no other kernel has any."""
+    waiting = r"ld\.acquire\.sys\.global"
+    ptx, sass = compiled(WIDE, Form(rows="pieces", load="gather", epilogue=epilogue, activation=SWIGLU))
+    assert spills((ptx, sass)) == []
+    assert len(re.findall(waiting, ptx)) == 2
+    assert ptx.count("trap;") == 1
+    whole, _ = compiled(WIDE, Form(load="gather", epilogue=epilogue, activation=SWIGLU))
+    assert re.findall(waiting + "|trap;", whole) == []
+
+
 def test_gathered_rows(compiled):
     """Eight copies for a row of 128 bytes; B alone through TMA; products fence before they read."""
     ptx, sass = compiled(WIDE, Form(load="gather"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.product import ADD, STORE, Ends, Gated, GatedBackward, Product, Store
+from course_kernels.engine.product import ADD, STORE, Ends, Gated, GatedBackward, Pieces, Product, Store
 from course_kernels.kernels.codes import Activation, Function
 from course_kernels.kernels.cute_sm90.config import configs_for
 from course_kernels.kernels.cute_sm90.form import Form
@@ -210,6 +210,66 @@ def test_backward(device, form, config, gathered):
         for columns in extents(config):
             made = Made(device, sizes, columns, 200 if name != "one" else 16, gathered=gathered, seed=seed)
             check_backward(made, SWIGLU, config)
+
+
+class Late:
+    """Rows of A that arrive while a product runs: those of its second pieces, and then the word that they are there.
+    Copy engines bring both, from the host's memory."""
+
+    def __init__(self, made, generator):
+        offs, rows = made.offs.cpu(), made.used
+        begins = torch.cat((offs.new_zeros(1), offs[:-1]))
+        middles = begins + ((offs - begins) * torch.rand(len(offs), generator=generator)).int()
+        empty = torch.rand(len(offs), generator=generator)
+        middles = torch.where(empty < 0.2, begins, torch.where(empty > 0.8, offs, middles))
+        starts, ends = torch.cat((begins, middles)), torch.cat((middles, offs))
+        tokens, early = len(made.a) - 4, (len(made.a) - 4) // 2
+        for begin, middle, end in zip(begins.tolist(), middles.tolist(), offs.tolist()):
+            made.index[begin:middle] %= early
+            made.index[middle:end] = made.index[middle:end] % (tokens - early) + early
+        assert made.index[:rows].max() < tokens
+        self.rows, self.word = made.a[early:tokens].cpu().pin_memory(), torch.ones(1, dtype=torch.int32).pin_memory()
+        self.goal, self.arrived = made.a[early:tokens], torch.zeros(2, dtype=torch.int32, device=made.device)
+        self.pieces = Pieces(starts.to(made.device), ends.to(made.device), self.arrived, 5_000)
+        self.stream = torch.cuda.Stream()
+
+    def begin(self):
+        self.goal.fill_(float("nan"))
+        self.arrived.zero_()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            torch.cuda._sleep(3_000_000)
+            self.goal.copy_(self.rows, non_blocking=True)
+            self.arrived[1:].copy_(self.word, non_blocking=True)
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_late_rows_are_waited_for(device, epilogue, name):
+    generator = torch.Generator().manual_seed(len(name))
+    for config in some(Form(epilogue=epilogue, activation=SWIGLU)):
+        made = Made(device, SIZES[name], 400, 200, gathered=True)
+        made.a = made.a.contiguous()  # as copies bring it
+        late, found = Late(made, generator), []
+        pre = made.normal(made.total, 800)
+        weights = torch.rand(made.total, device=device, generator=made.generator)
+        for pieces in (late.pieces, None, late.pieces):
+            outs = [made.result(each) for each in (800, 400, 200)]
+            rows = Ends(made.offs, made.index, pieces=pieces)
+            out, others = outs[2], outs[:1]
+            epilogues = Gated(SWIGLU), Gated(SWIGLU, False, outs[1])
+            how = dict(zip(EPILOGUES, epilogues)).get(epilogue)
+            if how is None:
+                dots = made.result(13, torch.float32)
+                how, out, others = GatedBackward(SWIGLU, False, pre, weights, outs[1], dots), outs[0], [dots]
+            if pieces is not None:
+                late.begin()
+            form = launch(Product(made.a, made.b, rows, epilogue=how), out, config)
+            assert form.rows == ("ends" if pieces is None else "pieces")
+            torch.cuda.synchronize()
+            found.append([each.clone() for each in (out, outs[1], *others)])
+        for each in found[::2]:
+            assert all(map(torch.equal, each, found[1])), config.name
 
 
 def smallest(form):

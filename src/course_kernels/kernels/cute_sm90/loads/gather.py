@@ -9,6 +9,8 @@ With groups along "m" these are rows of A, the same ones for all blocks of a til
 A or of B, so every block has new ones: 64, one a lane of both warps. A block's line has all columns of the tile, in
 boxes of 64 that follow each other. Each lane reads the index of its line of the next block while it waits for a stage.
 
+Rows may still be arriving from other GPUs, piece after piece: before the first tile of a piece, warps wait for it.
+
 A thread arrives at a stage's barrier when its copies are complete; the warps that multiply then fence, because their
 products read through another proxy. So many stages are filled at a time, and no loading warp waits for its copies.
 """
@@ -139,6 +141,22 @@ def gather_lines(
 
 
 @cute.jit
+def await_piece(arrived: cute.Tensor, milliseconds: Int32, piece: Int32, seen: Int32) -> Int32:
+    """Wait until the rows of a piece are there, unless ``seen`` is no earlier one; after ``milliseconds`` trap. Returns
+    the latest piece that is there. Tiles come in the order of their pieces."""
+    if piece > seen:
+        begun, limit = cute.arch.globaltimer(), Int64(milliseconds) * 1_000_000
+        here = cute.arch.load(arrived.iterator + piece, Int32, sem="acquire", scope="sys")
+        while here == 0:
+            if Int64(cute.arch.globaltimer() - begun) > limit:
+                cute.arch.inline_ptx("trap;")
+            here = cute.arch.load(arrived.iterator + piece, Int32, sem="acquire", scope="sys")
+        cute.arch.sync_warp()
+        seen = piece
+    return seen
+
+
+@cute.jit
 def copy_piece(target: Int32, source: Int64, length: Int32):
     """Begin to copy 16 bytes, the first ``length`` of them from global memory, the others zeros."""
     cute.arch.inline_ptx(
@@ -158,16 +176,21 @@ def gather_all(
     rows: cute.Tensor,
     index: cute.Tensor,
     stages: cute.Pointer,
+    arrivals: tuple[cute.Tensor, Int32] | None,
 ):
     """Bring the rows of all tiles of this CTA, from the cluster's tile at ``place`` on. ``rows``: those of A, along "k"
-    of A transposed or of B. Called by warps of the loading warp group; those of role ``GATHER`` gather."""
+    of A transposed or of B. ``arrivals``: ``Layer.arrived`` and ``milliseconds`` where rows may still be arriving.
+    Called by warps of the loading warp group; those of role ``GATHER`` gather."""
     warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     first, warps = form.loading_warps.index(GATHER), form.loading_warps.count(GATHER)
     pitch = config.stage_lines * config.tile_k * rows.element_type.width // 8
     if warp >= first and warp < first + warps:
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
         window, tile = find_tile(config, form.along, problem, window, place.number)
+        seen = Int32(0)
         while tile.found:
+            if cutlass.const_expr(arrivals is not None):
+                seen = await_piece(*arrivals, tile.piece, seen)
             for i in cutlass.range_constexpr(len(config.shapes)):
                 if cutlass.const_expr(len(config.shapes) == 1) or tile.shape == i:
                     if cutlass.const_expr(form.along == "k"):
