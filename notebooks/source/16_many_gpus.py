@@ -471,14 +471,15 @@ for how in ("drawn again", "plan kept"):
 #
 # ## The production code
 #
-# For `all_to_all`, `sends_of` finds the sends, on the device. Over NVLink no rank needs another one's plan: a token's row
-# has the token's own number everywhere. `put_kernel` writes tokens into the memory of their GPUs, and `push_kernel`
-# writes the results home. On the way it sums each token's rows of experts. Where nearly every token goes to every GPU,
-# copy engines bring them in place of a kernel. Then a GPU's experts begin with its own tokens while others arrive. The
-# host reads nothing.
+# For `all_to_all`, `sends_of` finds the sends, on the device. Over NVLink no rank needs another one's plan: a token's
+# row has the token's own number everywhere. `put_kernel` writes tokens into the memory of their GPUs, and
+# `push_kernel` writes the results home. On the way it sums each token's rows of experts. Where nearly every token goes
+# to every GPU, copy engines bring them in place of a kernel. Then a GPU's first product begins with its own tokens.
+# `pieces_kernel` says which rows it can multiply before others arrive, and the product waits for those. The host reads
+# nothing.
 
 # %%
-display(fold(plan.sends_of), fold(peers.put_kernel), fold(peers.push_kernel))
+display(fold(plan.sends_of), fold(peers.put_kernel), fold(peers.pieces_kernel), fold(peers.push_kernel))
 
 # %% [markdown]
 # ## Try it
