@@ -290,6 +290,7 @@ class Journey(Call):
             weights = memory.factors(each.shape).masked_fill(given < 0, torch.nan)
             factors.append(memory.give("factors", weights))
             summed.append(combine(experts[-1], routings[-1], len(each), factors[-1]))
+        self._judge_pieces(memory, routings)
         there = self._push(memory, results, results, routings, arrived)
         for home, held in enumerate(there):
             wanted = torch.zeros(self.sizes[home], self.columns)
@@ -305,6 +306,18 @@ class Journey(Call):
                 wanted = torch.where(arrived[rank, home, : self.sizes[home]] >= 0, part, wanted)
             same(to_choices(held, homes[home], backend), wanted, "values that came back")
         self._push(memory, experts, summed, routings, arrived, factors)
+
+    def _judge_pieces(self, memory: Memory, routings: list[Routing]) -> None:
+        """Which rows of experts wait for which rank: each row once, an expert's in its rows; the first expert's divided
+        among ranks."""
+        words = self._memories(memory, 1, len(routings), torch.int32)
+        for routing, view in zip(routings, self._peers(words, memory)):
+            pieces = peers.pieces_of(routing, view, self.top_k, words[view.here][0], 1, 1)
+            begins, ends = (each.cpu().reshape(-1, self.local) for each in pieces[:2])
+            sizes = (ends - begins).sum(0, dtype=torch.int32)
+            last = routing.ends.cpu()
+            same(sizes, last.diff(prepend=last.new_zeros(1)), "rows of pieces")
+            same(ends.max(0).values, torch.where(sizes > 0, last, 0), "ends of pieces")
 
     def _push(self, memory: Memory, rows, wanted, routings, arrived: Tensor, weights=None) -> list[Tensor]:
         """Push each rank's rows home; with ``weights`` the sums of experts' rows. Compare with what is ``wanted`` of

@@ -194,6 +194,15 @@ def test_results_that_are_looked_for_elsewhere_are_reported(monkeypatch):
         Journey().check("cpu", "triton")
 
 
+def test_pieces_without_their_rows_are_reported(monkeypatch):
+    pieces_of = peers.pieces_of
+    monkeypatch.setattr(
+        peers, "pieces_of", lambda *given: pieces_of(given[0]._replace(ends=given[0].ends - 1), *given[1:])
+    )
+    with pytest.raises(AssertionError, match="rows of pieces: wrong"):
+        Journey().check("cpu", "triton")
+
+
 def test_rows_that_do_not_arrive_are_reported(monkeypatch):
     for name in ("tell", "put", "push"):
         with monkeypatch.context() as patched:

@@ -9,7 +9,7 @@ from course_kernels import GemmConfig
 from course_kernels.engine import launch, offers, torch_loop
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.options import Options
-from course_kernels.engine.product import Ends, Problem, Product
+from course_kernels.engine.product import Ends, Pieces, Problem, Product
 from course_kernels.packed.checks import problem_of
 
 
@@ -43,6 +43,16 @@ def test_no_backend_ignores_an_index(backend, along_k):
     problem = Problem("k" if along_k else "m", 3, 8, 40, 24, (8, 40), a.dtype, "ieee", Options(backend=backend))
     with pytest.raises(ValueError, match="rows must have no index in mode"):
         offers.choose(problem, product, torch.zeros(8, 40).bfloat16())
+
+
+@pytest.mark.parametrize("backend", ["torch", "auto", "triton"])
+def test_no_backend_reads_rows_that_may_not_be_there(backend):
+    a, b = torch.zeros(5, 24).bfloat16(), torch.zeros(3, 40, 24).bfloat16().mT
+    ends = torch.zeros(3, dtype=torch.int32)
+    rows = Ends(ends, torch.zeros(8, dtype=torch.int32), pieces=Pieces(ends, ends, ends, 1))
+    problem = Problem("m", 3, 8, 40, 24, (8, 40), a.dtype, "ieee", Options(backend=backend))
+    with pytest.raises(ValueError, match=f"rows must be there, not in pieces, for backend '{backend}'"):
+        offers.choose(problem, Product(a, b, rows), torch.zeros(8, 40).bfloat16())
 
 
 def test_auto_takes_torch_on_cpu_tensors():
