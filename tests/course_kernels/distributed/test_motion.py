@@ -166,7 +166,7 @@ def test_gradients_of_gradients_are_refused():
     [
         (2, 64, 8, 16384, torch.bfloat16, True), (4, 32, 8, 16384, torch.bfloat16, True),  # Qwen3: 0.997, 0.91
         (8, 16, 8, 16384, torch.bfloat16, False), (2, 4, 2, 16384, torch.bfloat16, False),  # 0.67; Mixtral: 0.79
-        (2, 64, 8, 2048, torch.bfloat16, False), (2, 64, 8, 2048, torch.float32, True),  # 8 and 16 MiB
+        (2, 64, 8, 4096, torch.bfloat16, False), (2, 64, 8, 4096, torch.float32, True),  # 16 and 32 MiB
         (1, 64, 8, 16384, torch.bfloat16, False), (2, 1, 3, 16384, torch.bfloat16, True),  # one rank; k above E
     ],
 )  # fmt: skip

@@ -47,7 +47,7 @@ def kernels_walk(config, rows, columns):
     # Others come before: their 7 cluster tiles have been handed out.
     count = scheduler.cluster_tiles(config, rows, columns)
     window = scheduler.Window(0, start, start + rows, count, 7 + count)
-    problem = SimpleNamespace(N=columns, K=512)
+    problem = SimpleNamespace(N=columns, K=512, starts=None)
     found = []
     for number in range(7, 7 + count):
         both = []
