@@ -308,8 +308,8 @@ class Journey(Call):
         self._push(memory, experts, summed, routings, arrived, factors)
 
     def _judge_pieces(self, memory: Memory, routings: list[Routing]) -> None:
-        """Which rows of experts wait for which rank: each row once, an expert's in its rows; the first expert's divided
-        among ranks."""
+        """The pieces of experts' rows. Together they must have every row of every expert, and none twice. Rows of the
+        first expert are divided among ranks; rows of the others wait for all tokens."""
         words = self._memories(memory, 1, len(routings), torch.int32)
         for routing, view in zip(routings, self._peers(words, memory)):
             pieces = peers.pieces_of(routing, view, self.top_k, words[view.here][0], 1, 1)

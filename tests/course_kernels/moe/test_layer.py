@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from course_kernels import runtime
-from course_kernels.engine.plans import Known
-from course_kernels.moe import ACTIVATIONS, layer
-from course_kernels.moe.form import Form, Operands
+from course_kernels.engine.plans import Known, find
+from course_kernels.moe import ACTIVATIONS, Routing, layer
+from course_kernels.moe.form import Arriving, Form, Operands
 from course_kernels.testing import poisoned
-from moe_layers import assert_near, check, kept_bytes, make, oracle
+from moe_layers import NAMES, assert_near, check, kept_bytes, make, oracle
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
@@ -184,3 +184,63 @@ def test_gradients_of_weights_whose_kernel_gathers_rows_of_tokens(monkeypatch, c
 def test_rows_are_gathered_before_for_weights_on_the_input(monkeypatch):
     monkeypatch.setattr(layer, "find_offered", None)
     check(make(weights_on="input", backend="triton"))
+
+
+class Late:
+    """A tensor that is NaN until it arrives, and what happened to it."""
+
+    def __init__(self, tensor):
+        self.tensor, self.there, self.events = torch.full_like(tensor, torch.nan), tensor, []
+        self.arriving = Arriving(lambda columns: ("pieces for", columns), self.settle)
+
+    def settle(self):
+        self.events.append("settled")
+        self.tensor.copy_(self.there)
+
+    def product_waits(self, product, options, out, problem):
+        """As ``find_offered`` where a kernel takes rows that are arriving."""
+
+        def run(product, out):
+            self.events.append("product")
+            self.tensor.copy_(self.there)
+            whole = product._replace(rows=product.rows._replace(pieces=None))
+            find(whole, options, out, problem).run(whole, out)
+
+        return Known(SimpleNamespace(run=run), out.device, "m", out.shape, out.dtype)
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["stream", "product"])
+@pytest.mark.parametrize("backend", ["triton", "torch"])
+@pytest.mark.parametrize("options", [{}, dict(weights_on="input")], ids=["fused", "apart"])
+def test_rows_on_their_way_are_waited_for_once_and_before_they_are_read(monkeypatch, options, backend, waits):
+    made = make(backend=backend, **options)
+    x, gate_up, down, weights = (made.tensors[name] for name in NAMES[:4])
+    operands, grad = Operands(x, gate_up, down, weights.float()), torch.randn_like(x)
+    form = Form(ACTIVATIONS["swiglu"], on_input="weights_on" in options, backend=backend)
+    routing = Routing.of(made.ids, len(gate_up), backend=backend)
+    wanted, pre = layer.forward(operands, routing, form, keep=True)
+    for_forward = Late(x)
+    by_product = waits and backend == "triton" and not options
+    expected = (["product"] if by_product else []) + ["settled"]
+    with monkeypatch.context() as patched:
+        if waits:
+            patched.setattr(layer, "find_offered", for_forward.product_waits)
+        late = operands._replace(x=for_forward.tensor)
+        found, _ = layer.forward(late, routing, form, keep=True, arriving=for_forward.arriving)
+    assert torch.equal(found, wanted)
+    assert for_forward.events == expected
+    for needs in ((True,) * 4 + (False,) * 2, (False,) * 6):
+        wanted = layer.backward(grad, operands, pre, routing, form, needs)
+        late = Late(grad)
+        with monkeypatch.context() as patched:
+            if waits:
+                patched.setattr(layer, "find_offered", _only_of_rows(late.product_waits, layer.find_offered))
+            found = layer.backward(late.tensor, operands, pre, routing, form, needs, arriving=late.arriving)
+        for one, other in zip(found, wanted):
+            assert one is other is None or torch.equal(one, other)
+        assert late.events == (expected if any(needs) else ["settled"])
+
+
+def _only_of_rows(waiting, genuine):
+    """``waiting`` for products of rows that are arriving, ``genuine`` for weights' gradients."""
+    return lambda product, *others: (genuine if product.rows.pieces is None else waiting)(product, *others)

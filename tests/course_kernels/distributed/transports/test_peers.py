@@ -42,7 +42,7 @@ class World:
         self.routings = [Routing.of(each, LOCAL) for each in self.arrived]
 
     def goes(self, source, rank):
-        """Which of the rows that a rank keeps for a source are of tokens that go there."""
+        """For each row that a rank keeps for a source: whether the source sends it a token there."""
         return (self.arrived[rank][source * MOST :][:MOST] >= 0).any(1)
 
     def memories(self, columns, dtype, fill, offset=0):
@@ -158,7 +158,8 @@ def test_rows_of_experts_are_summed_on_their_way_home(sizes, dtype, columns, wei
 
 
 def told(world, given, ids=True, weights=True):
-    """What each rank is told in two parts of its memory, which have 99 before: ids, and weights as they are stored."""
+    """Let all ranks tell each other of their tokens. Returns the ids that arrive, and the weights, as int32 bits.
+    Memory that nobody writes keeps 99."""
     memory, views = world.memories(2 * TOP_K, torch.int32, 99, OFFSET)
     for size, factors, chosen, homes, view in zip(world.sizes, given, world.ids, world.homes, views):
         after = view._replace(offset=OFFSET + 4 * world.ranks * MOST * TOP_K)
