@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -84,6 +84,20 @@ class Layer:
         """FLOP of the products of the forward, or of a step."""
         return 6 * self.x.shape[0] * self.k * self.H * self.I * (3 if step else 1)
 
+    @property
+    def sample(self) -> Tensor:
+        """Numbers of the tokens whose results are compared."""
+        return torch.arange(0, self.x.shape[0], max(1, self.x.shape[0] // SAMPLE), device=self.x.device)
+
+    @torch.enable_grad()
+    def verify_forward(self, result: Tensor) -> None:
+        """Compare the results of some tokens with float64.
+
+        Raises:
+            WrongResult: they differ.
+        """
+        self._compare("result", result[self.sample], self._exact(self.sample)[0])
+
     def verify(self, forward: Callable[[], Tensor]) -> None:
         """Compare the results of some tokens, and the gradients of these tokens and of one expert, with float64.
 
@@ -94,10 +108,9 @@ class Layer:
         with torch.no_grad():
             alone = forward()  # other kernels may compute it
         found = torch.autograd.grad(result, self.leaves, self.grad)
-        tokens = torch.arange(0, self.x.shape[0], max(1, self.x.shape[0] // SAMPLE), device=self.x.device)
-        expert = int(self.index[0, 0])
+        tokens, expert = self.sample, int(self.index[0, 0])
         rows, choices = (self.index == expert).nonzero(as_tuple=True)
-        exact = self._exact(tokens, [int(e) for e in self.index[tokens].unique()])
+        exact = self._exact(tokens)
         self._compare("result", result[tokens], exact[0])
         self._compare("result without gradients", alone[tokens], exact[0])
         self._compare("the tokens' gradient", found[0][tokens], exact[1])
@@ -112,11 +125,11 @@ class Layer:
         if not error < 0.02:  # of 3 roundings to bfloat16, each at most 2**-9, in sums of random numbers: 0.004
             raise WrongResult(f"{what} differs from float64 by {error:.4f} of its norm")
 
-    def _exact(self, tokens: Tensor, experts: list[int]) -> tuple[Tensor, ...]:
+    def _exact(self, tokens: Tensor) -> tuple[Tensor, ...]:
         x = self.x.detach()[tokens].double().requires_grad_()
         weights = self.weights.detach()[tokens].double().requires_grad_()
         out = torch.zeros_like(x)
-        for e in experts:
+        for e in self.index[tokens].unique().tolist():
             rows, choices = (self.index[tokens] == e).nonzero(as_tuple=True)
             gate, up = (x[rows] @ self.gate_up.detach()[e].double().mT).chunk(2, 1)
             result = (functional.silu(gate) * up) @ self.down.detach()[e].double().mT
@@ -307,8 +320,15 @@ class Rows(list):
 
 def rows(keep: Callable[[Rows], None] = lambda found: None) -> dict:
     """Measure every case; ``keep`` gets the rows so far after each."""
+    return measured(cases(), measure, line, keep)
+
+
+def measured(
+    each_of: Sequence[Case], measure: Callable[[Case], dict], line: Callable[[dict], str], keep: Callable[[Rows], None]
+) -> dict:
+    """Measure cases, and print a line about each; ``keep`` gets the rows so far."""
     found = Rows()
-    for case in cases():
+    for case in each_of:
         found.append(measure(case))
         print(line(found[-1]), flush=True)
         keep(found)
