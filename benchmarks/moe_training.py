@@ -45,7 +45,8 @@ def trained(case: Case, way: str, device: str = "cuda", **changes: int) -> Calla
     register()
     torch.manual_seed(0)
     config = transformers.Qwen3MoeConfig(**EXTENTS | changes)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to(device)
+    with torch.device(device):  # a CPU takes minutes to draw its parameters
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.set_experts_implementation(WAYS[way])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     generator = torch.Generator(device).manual_seed(1)

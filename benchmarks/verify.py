@@ -19,7 +19,7 @@ import torch
 from course_kernels.engine.hopper import cute
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-QUIET = ["-q", "-p", "no:cacheprovider", "--disable-warnings"]
+PYTEST = ["-p", "no:cacheprovider", "--disable-warnings", "--tb=short"]
 PROCESSES = 15  # that share the GPU tests: compilers need the host, each kernel the GPU for a moment
 CORES = os.cpu_count() or 1
 SECONDS = 900  # after which a command is ended, and counts as failed
@@ -29,9 +29,9 @@ SHARES = {"racecheck": max(2, CORES * 9 // 16), "memcheck": max(1, CORES * 5 // 
 _OF_TORCH = "at6native"  # in the names of PyTorch's kernels, which make operands and compare results
 
 
-def run(command: list[str], directory: pathlib.Path = ROOT, tell: bool = False) -> str:
-    """Run a command with this checkout's package first on the path; return what it printed, raise if it fails. Where
-    ``tell``, print each line at once, too: then a run that is cut off says how far it got."""
+def run(command: list[str], directory: pathlib.Path = ROOT, tell: str | None = None) -> str:
+    """Run a command with this checkout's package first on the path; return what it printed, raise if it fails. Lines
+    that match ``tell`` are printed at once: a run that is cut off has said what it found."""
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     together = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     printed = []
@@ -41,7 +41,7 @@ def run(command: list[str], directory: pathlib.Path = ROOT, tell: bool = False) 
         try:
             for line in process.stdout:
                 printed.append(line)
-                if tell:
+                if tell and re.search(tell, line):
                     print(line, end="", flush=True)
         finally:
             killer.cancel()
@@ -90,10 +90,11 @@ def _cases(kernels: str, names: Sequence[str]) -> list[str]:
 
 def gpu_tests() -> dict[str, int]:
     """Counts of `pytest -m gpu`, shared out among several processes; a single one takes a quarter of an hour. It ends
-    after 20 failures and prints them: one cause can have a thousand."""
+    after 20 failures: one cause can have a thousand. Each is named when it happens, and explained at the end."""
     modules = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
-    how = ["-n", str(PROCESSES), "--dist", "worksteal", "--durations=20", "--maxfail=20", "--tb=short"]
-    return pytest_counts(run([sys.executable, "-m", "pytest", "-m", "gpu", *QUIET, *how, *modules], tell=True))
+    how = ["-v", "-n", str(PROCESSES), "--dist", "worksteal", "--durations=20", "--maxfail=20"]
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", *PYTEST, *how, *modules]
+    return pytest_counts(run(command, tell="FAILED|ERROR|crashed|^E  | in [0-9.]+s"))
 
 
 def sanitizers(kernels: str) -> dict[str, dict[str, int]]:

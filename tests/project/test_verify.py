@@ -75,8 +75,8 @@ def test_a_command_is_heard_while_it_runs(capsys, monkeypatch):
     assert verify.run([sys.executable, "-c", code.format("print('third')")]) == "first\nsecond\nthird\n"
     assert capsys.readouterr().out == ""
     with pytest.raises(RuntimeError, match=r"failed:\nfirst\nsecond\n$"):
-        verify.run([sys.executable, "-c", code.format("sys.exit(3)")], tell=True)
-    assert capsys.readouterr().out == "first\nsecond\n"
+        verify.run([sys.executable, "-c", code.format("sys.exit(3)")], tell="ir.t|third")
+    assert capsys.readouterr().out == "first\n"
     monkeypatch.setattr(verify, "SECONDS", 3)
     with pytest.raises(RuntimeError, match=r"failed:\nfirst\nsecond\n$"):
         verify.run([sys.executable, "-c", code.format("time.sleep(60)")])
