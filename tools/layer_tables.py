@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from course_kernels.bench import record
-from gemm_course.lessons import records
+from gemm_course.lessons import layer_records
 from table_parts import gpu_of, markdown, number, provenance_of
 
 PASSES = {"forward": "forward", "forward and backward": "step"}
@@ -64,11 +64,11 @@ def layer_table() -> str:
         us, cells = row["us"], []
         for part in PASSES.values():
             ratios = [us[f"products {part}"] / us[f"graph {part}"], *(gain(row, peer, part) for peer in PEERS)]
-            rate = records.layer_flops(row, part) / us[f"ours {part}"] / 1e6
+            rate = layer_records.flops(row, part) / us[f"ours {part}"] / 1e6
             cells += [number(rate), *("–" if ratio is None else f"{ratio:.2f} ×" for ratio in ratios)]
         bytes_kept = [row["memory"].get(way, {}).get("kept") for way in ("ours", *PEERS)]
         cells += [number(each and each / row["tokens"] / 1e3) for each in bytes_kept]
-        rows.append([records.layer_title(row), *cells])
+        rows.append([layer_records.title(row), *cells])
     over = ["over its products", "over transformers", "over Liger"]
     titles = ["forward", *over, "step", *over, "kept", "transformers'", "Liger's"]
     table = markdown(f"{gpu_of(measured)}, bfloat16", titles, rows)
@@ -79,9 +79,27 @@ def layer_table() -> str:
     return f"{table}\n\n{note} {provenance_of(measured)}"
 
 
+def forward_table() -> str:
+    """How many times as fast as its products and its peers the layer's forward is, by model and tokens."""
+    if not recorded("moe_forward"):
+        return NOT_RECORDED
+    measured = record.load("moe_forward")
+    names = {"products": "its products", "transformers": "transformers", "flashinfer": "FlashInfer"}
+    gains = {name: layer_records.forward_gains(measured, peer) for peer, name in names.items()}
+    tokens = sorted({row["tokens"] for row in measured["rows"]})
+    rows = [
+        [f"{model}, over {name}", *(f"{found[model][each]:.2f} ×" if each in found[model] else "–" for each in tokens)]
+        for model in gains["its products"]
+        for name, found in gains.items()
+        if model in found
+    ]
+    titles = [f"{each:,} token{'s' * (each > 1)}" for each in tokens]
+    return f"{markdown(f'{gpu_of(measured)}, bfloat16', titles, rows)}\n\n{provenance_of(measured)}"
+
+
 def gain(row: Mapping, peer: str, part: str) -> float | None:
     """How many times as fast as a peer the layer is, both as called; None where the peer was not measured."""
-    us = records.peer_us(row["us"], peer, part)
+    us = layer_records.peer_us(row["us"], peer, part)
     return us and us / row["us"][f"ours {part}"]
 
 
@@ -125,7 +143,7 @@ def parallel_table() -> str:
         return NOT_RECORDED
     measured = record.load("expert_parallel")
     cells: dict[str, dict[str, str]] = {}
-    for row in records.parallel_rows(measured):
+    for row in layer_records.parallel_rows(measured):
         if row["way"] in WAYS:
             zipf = " (Zipf)" if row["routing"] == "zipf" else ""
             title = f"{row['model']}, {row['ranks']} × {row['tokens']:,} tokens{zipf}"
@@ -147,7 +165,7 @@ def parallel_gain() -> str:
     for ranks in sorted({row["ranks"] for row in measured["rows"]}):
         us = {
             row["way"]: row["both_us"]
-            for row in records.parallel_rows(measured)
+            for row in layer_records.parallel_rows(measured)
             if (SCALED | dict(ranks=ranks)).items() <= row.items()
         }
         gains[ranks] = us["by hand, torch's products"] / min(us["all_to_all"], us["symmetric"])

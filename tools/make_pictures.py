@@ -20,7 +20,7 @@ from course_kernels.bench import record
 from course_kernels.bench.rows import title_of
 from gemm_course.figures import f15_layers, matrices, style, timeline
 from gemm_course.figures.f00_overview import overview
-from gemm_course.lessons import records, timelines
+from gemm_course.lessons import layer_records, timelines
 from table_parts import gpu_of, markdown, number, provenance_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,9 +127,9 @@ def _mark(row: str) -> dict:
 def layer() -> Figure:
     """How many times as fast as transformers' operations the layer of experts is, in this library and in Liger."""
     measured = record.load("moe")
-    shown = [row for row in measured["rows"] if row["tokens"] == 1 or "transformers step" in row["us"]]
-    shown = measured | {"rows": shown}
-    panels = {title: records.layers_beside_peers(shown, part) for title, part in layer_tables.PASSES.items()}
+    uniform = [row for row in measured["rows"] if row["routing"] == "uniform"]
+    shown = measured | {"rows": [row for row in uniform if row["tokens"] == 1 or "transformers step" in row["us"]]}
+    panels = {title: layer_records.beside_peers(shown, part) for title, part in layer_tables.PASSES.items()}
     return f15_layers.beside_peers(panels, f"({gpu_of(measured)}, bfloat16)", width=7.5, row=0.195)
 
 
@@ -332,6 +332,7 @@ def jagged_table() -> str:
 TABLES = {
     PAGE: {
         "moe": layer_tables.layer_table,
+        "moe_forward": layer_tables.forward_table,
         "expert_parallel": layer_tables.parallel_table,
         "zoo": zoo_table,
         "zoo_h100": functools.partial(zoo_table, "zoo_h100"),

@@ -39,7 +39,7 @@ from course_kernels import codegen, moe, moe_feed_forward, runtime
 from course_kernels.bench import record
 from course_kernels.kernels import gated, moe_few, moe_routing, moe_rows
 from gemm_course.figures import f14_layer as figures
-from gemm_course.lessons import l14_layer_bytes as layer_bytes, records
+from gemm_course.lessons import l14_layer_bytes as layer_bytes, layer_records
 from gemm_course.lessons.listing import fold
 
 device = runtime.device()
@@ -238,7 +238,7 @@ saved(activated_plan, combined_plan)
 
 # %% tags=["hide-output"]
 plans["four kernels"] = combined_plan | {"routing": (8 + 3 * 4) * T * k}  # the ids, and three tables of int32
-recorded = records.layer_rows("qwen3-30b-a3b")
+recorded = layer_records.rows_of("qwen3-30b-a3b")
 
 
 def recorded_ms(T):  # the forward, with uniform routing: way → ms
@@ -591,7 +591,7 @@ def plain_with_busy_experts(T, E=128, k=8):
 
 plain = {T: plain_with_busy_experts(T) for T in sizes}
 predicted = {"four kernels, predicted": {T: plain[T] / sum(fused_ms(T)) for T in sizes}}
-figures.gains(predicted | records.layer_gains(recorded))
+figures.gains(predicted | layer_records.gains(recorded))
 
 # %%
 for T in (1, 64, 1024, 32768):
@@ -658,7 +658,7 @@ display(fold(moe_few.first_kernel), fold(moe_few.second_kernel))
 # %%
 uniform = [row for row in recorded if row["routing"] == "uniform"]
 parts_of_step = {"forward": "forward", "forward and backward": "step"}
-panels = {title: records.layer_overheads(uniform, part) for title, part in parts_of_step.items()}
+panels = {title: layer_records.overheads(uniform, part) for title, part in parts_of_step.items()}
 figures.overheads(panels) if recorded else print("not recorded yet")
 
 # %% [markdown]

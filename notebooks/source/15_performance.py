@@ -30,7 +30,7 @@ from course_kernels import GemmConfig, codegen, runtime, testing
 from course_kernels.bench import record, timing, verified_timing
 from course_kernels.bench.rows import title_of
 from gemm_course.figures import f15_layers, f15_measurements as measuring, record_analysis, roofline as draw
-from gemm_course.lessons import records
+from gemm_course.lessons import layer_records, records
 from gemm_course.lessons.l15_simulated_gpu import L2_BYTES, MEMORY_TB_S, PEAK_TFLOPS, SimulatedGpu
 from gemm_course.lessons.listing import show
 
@@ -118,9 +118,8 @@ measuring.lanes(warm_gpu.spans[first_span:], brackets)
 
 # %% [markdown]
 # The picture has three launches. The stopwatch sees the host's side. Synchronising adds the time in which the host
-# wakes up. Events see the device. (In the last row of the table the events give more: its calls are the longest, and
-# heat the chip, so that the next one is slower.) If a product takes less time than its launch, none of these methods is
-# enough: see graphs, below.
+# wakes up. Events see the device. If a product takes less time than its
+# launch, none of these methods is enough: see graphs, below.
 #
 # ## Repeat, and watch the clock
 #
@@ -157,7 +156,7 @@ measuring.call_by_call(series, PEAK_TFLOPS)
 # The picture shows three effects. The first dot, at the bottom, is the loading: **warm up**. The random series sinks
 # while the chip heats up: **run until it settles**. And zeros stay faster. A transistor that switches costs power,
 # zeros switch few of them, and a chip at its power limit lowers its clock: **measure on random data**. No layer
-# multiplies zeros. (The stray dots get a section of their own.) When has it settled? When the medians of two blocks of
+# multiplies zeros. When has it settled? When the medians of two blocks of
 # calls, one after the other, agree.
 #
 # ## Empty the cache
@@ -853,17 +852,17 @@ for name in (min(gains, key=gains.get), max(gains, key=gains.get)):
 # dashed line is the layer's products alone, in a graph.
 
 # %%
-layers = records.layer_record()
-swept = [row for row in records.layer_rows("qwen3-30b-a3b") if row["routing"] == "uniform"]
+layers = layer_records.measured()
+swept = [row for row in layer_records.rows_of("qwen3-30b-a3b") if row["routing"] == "uniform"]
 passes = {"forward": "forward", "forward and backward": "step"}
-rates = {title: records.layer_rates(swept, part) for title, part in passes.items()}
+rates = {title: layer_records.rates(swept, part) for title, part in passes.items()}
 f15_layers.rates(rates) if swept else print("not recorded yet")
 
 # %% [markdown]
 # With few tokens, weights are read for little arithmetic, and all rates are low. The same as factors:
 
 # %%
-beside = {title: records.layers_beside_peers(layers, part) for title, part in passes.items()}
+beside = {title: layer_records.beside_peers(layers, part) for title, part in passes.items()}
 f15_layers.beside_peers(beside, "(as called)") if swept else print("not recorded yet")
 
 # %% [markdown]
@@ -880,32 +879,40 @@ for row in layers["rows"]:
     speed = [us[f"products {part}"] / us[f"graph {part}"] for part in passes.values()]
     kept = [memory[way]["kept"] / 1e6 if way in memory else None for way in ("ours", "transformers", "liger")]
     cells = ["–" if mb is None else f"{mb:.2f}" if mb < 1 else f"{mb:,.0f}" for mb in kept]
-    print(f"{records.layer_title(row):36}{speed[0]:7.2f} {speed[1]:7.2f} {cells[0]:>16} {cells[1]:>13} {cells[2]:>6}")
+    print(f"{layer_records.title(row):36}{speed[0]:7.2f} {speed[1]:7.2f} {cells[0]:>16} {cells[1]:>13} {cells[2]:>6}")
 
 # %% [markdown]
-# One token has kernels of its own (lesson 14), which can be faster than both products: above 1. And as called?
+# One token has kernels of its own (lesson 14), which can be faster than both products: above 1.
+#
+# *FlashInfer* has a fused layer for inference alone. Its autotuner tries up to 120 tiles for each row; ours asks its
+# model of time. Next is FlashInfer's time over ours, both in graphs.
+#
+# **Guess:** who is ahead with few tokens, and who with many?
 
-# %%
-if not swept:
-    print("not recorded yet")
-for row in swept:
-    us = row["us"]
-    times = [f"{title} {us[f'graph {part}']:,.0f} → {us[f'ours {part}']:,.0f} µs" for title, part in passes.items()]
-    print(f"{row['tokens']:6,} tokens, in a graph → as called: {', '.join(times)}")
+# %% tags=["hide-output"]
+gains = layer_records.forward_gains(record.load("moe_forward"), "flashinfer")
+tokens = sorted({each for found in gains.values() for each in found})
+print(f"{'tokens':16}" + "".join(f"{each:>8,}" for each in tokens))
+for model, found in gains.items():
+    print(f"{model:16}" + "".join(f"{found[each]:8.2f}" if each in found else f"{'–':>8}" for each in tokens))
 
 # %% [markdown]
-# In a step of one token the host is the limit. With 32,768 tokens the graph is slower in one pass and faster in the
-# other, so such a difference says nothing.
+# <details><summary>Answer</summary>
+#
+# Few tokens: FlashInfer more often, by little, since both read weights at the memory's speed. Its kernels may start
+# while the one before ends. Many: ours. FlashInfer rounds and adds each expert's result in memory; ours writes them
+# once, and sums in float32.
+#
+# </details>
 #
 # ## Several GPUs
 #
 # Experts that do not fit into one GPU are spread over several, and tokens travel (lesson 16). Give each GPU as many
-# tokens as one GPU had: *weak scaling*. Without an exchange, P GPUs compute P times as many tokens a second. Here is
-# Qwen3's layer with 16,384 tokens on each GPU. *By hand* is the code of many frameworks, with our products; the other
-# ways are this library's.
+# tokens as one had: *weak scaling*. Without an exchange, P GPUs are P times as fast. Here is Qwen3's layer with 16,384
+# tokens on each. *By hand* is the code of many frameworks, with our products; the other ways are ours.
 
 # %%
-scaling = {title: records.weak_scaling("qwen3-30b-a3b", 16384, "uniform", part) for title, part in passes.items()}
+scaling = {title: layer_records.weak_scaling("qwen3-30b-a3b", 16384, "uniform", part) for title, part in passes.items()}
 f15_layers.scaling(scaling) if any(scaling.values()) else print("not recorded yet")
 
 # %% [markdown]
@@ -919,7 +926,7 @@ if not any(scaling.values()):
     print("not recorded yet")
 for layers_of in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3"):
     for routing in ("uniform", "zipf"):
-        found = records.weak_scaling(layers_of, 8192, routing, "step")
+        found = layer_records.weak_scaling(layers_of, 8192, routing, "step")
         for gpus in sorted(found.get("by hand", {}).keys() - {1}):
             line = ", ".join(f"{way} {ratios[gpus]:.2f}" for way, ratios in found.items() if gpus in ratios)
             print(f"{layers_of:14}{routing:8} {gpus} GPUs, a step: {line}")
@@ -967,8 +974,8 @@ for layers_of in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3"):
 #   the cache and times with events.
 # - Compared with in the record: [torch's
 #   grouped_mm](https://docs.pytorch.org/docs/main/generated/torch.nn.functional.grouped_mm.html),
-#   [QuACK](https://github.com/Dao-AILab/quack), [transformers](https://github.com/huggingface/transformers) and
-#   [Liger](https://github.com/linkedin/Liger-Kernel).
+#   [QuACK](https://github.com/Dao-AILab/quack), [transformers](https://github.com/huggingface/transformers),
+#   [Liger](https://github.com/linkedin/Liger-Kernel), [FlashInfer](https://github.com/flashinfer-ai/flashinfer).
 #
 # ## What to read next
 #

@@ -41,7 +41,7 @@ from course_kernels.kernels import peers
 from course_kernels.moe import Experts
 from course_kernels.schedule import Cluster, ExpertLayer, exchange, layer_time
 from gemm_course.figures import f16_ranks as figures
-from gemm_course.lessons import l16_processes as processes, records
+from gemm_course.lessons import l16_processes as processes, layer_records
 from gemm_course.lessons.listing import fold
 
 # %% [markdown]
@@ -198,7 +198,7 @@ times = {
     "deduplicated": layer_time(qwen3, tokens, Cluster(2), chunks=1),
     "overlapped": layer_time(qwen3, tokens, Cluster(2)),
 }
-measured = records.parallel_times("qwen3-30b-a3b", 2, tokens, "uniform")
+measured = layer_records.parallel_times("qwen3-30b-a3b", 2, tokens, "uniform")
 chunks = times["overlapped"].chunks
 ways = {"by hand": "by hand, our products", "deduplicated": "all_to_all", "overlapped": f"all_to_all, {chunks} chunks"}
 recorded = {name: measured[way] for name, way in ways.items() if way in measured}
@@ -217,7 +217,7 @@ figures.timelines(times, recorded)
 # such call. So each further chunk adds a call's time on the host, and this is more than the wire takes in all:
 
 # %%
-few = records.parallel_times("qwen3-30b-a3b", 2, 1024, "uniform")
+few = layer_records.parallel_times("qwen3-30b-a3b", 2, 1024, "uniform")
 if "overlapped" in recorded:
     further = (recorded["overlapped"] - recorded["deduplicated"]) / (chunks - 1)
     wire = times["overlapped"].dispatch_us + times["overlapped"].combine_us
@@ -237,7 +237,7 @@ for way in ("all_to_all", "symmetric", "symmetric, in a graph"):
 # without any exchange, on the rows that arrive.
 
 # %%
-by_model = records.parallel_panels(8192)
+by_model = layer_records.parallel_panels(8192)
 for title, layers in by_model.items():
     for gpus, us in layers.items():
         ours = {way: us[way] for way in ("all_to_all", "overlapped", "symmetric") if way in us}
@@ -245,7 +245,7 @@ for title, layers in by_model.items():
             way = min(ours, key=ours.get)
             print(f"{title}, {gpus}: {way} is {us['by hand'] / us[way]:.2f} times as fast as by hand")
 if by_model:
-    print("recorded on", records.parallel_record()["provenance"]["gpu"])
+    print("recorded on", layer_records.parallel_record()["provenance"]["gpu"])
     display(figures.recorded_layers(by_model))
 else:
     print("not recorded yet")
@@ -259,7 +259,7 @@ else:
 graph, alone = "symmetric, in a graph", "the layer alone, on the rows that arrive, in a graph"
 collective = "all_to_all_single, equal splits of the deduplicated bytes"
 for gpus in (2, 4):
-    us = records.parallel_times("qwen3-30b-a3b", gpus, tokens, "uniform")
+    us = layer_records.parallel_times("qwen3-30b-a3b", gpus, tokens, "uniform")
     if {graph, alone, collective} <= us.keys():
         whole, experts, one_way = (us[way] / 1e3 for way in (graph, alone, collective))
         parts = f"{experts:.2f} ms without exchange + {whole - experts:.2f}"
@@ -294,12 +294,12 @@ for router, counts in arriving.items():  # the layer of above, on four GPUs
 
 # %%
 wanted = dict(model="qwen3-30b-a3b", ranks=4, tokens=tokens, way=graph)
-for row in records.parallel_rows():
+for row in layer_records.parallel_rows():
     if wanted.items() <= row.items():
         router, most = row["routing"].replace("zipf", "Zipf"), row["imbalance_of_choices"]
         ms, simulated = row["forward_us"] / 1e3, row["predicted_us"] / 1e3
         print(f"recorded, {router}: most over mean {most:.2f}, {ms:.2f} ms, {simulated:.2f} simulated")
-if not records.parallel_rows():
+if not layer_records.parallel_rows():
     print("not recorded yet")
 
 # %% [markdown]

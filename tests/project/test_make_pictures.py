@@ -105,6 +105,19 @@ def test_a_layer_is_set_beside_its_products_and_peers(made_up):
     ]  # fmt: skip
 
 
+def test_a_forward_is_set_beside_its_peers_by_model_and_tokens(made_up):
+    us = {"products": 9.0, "ours": 10.0, "transformers": 30.0, "batched": 20.0, "flashinfer": 9.5}
+    alone = {"products": 1.0, "ours": 2.0, "transformers": 3.0}
+    rows = [dict(model="m", tokens=1, us=us), *(dict(model=each, tokens=64, us=alone) for each in "mn")]
+    head, _, *lines = made_up(rows=rows).forward_table().split("\n\n")[0].splitlines()
+    assert [cell.strip() for cell in head.split("|")[2:-1]] == ["1 token", "64 tokens"]
+    assert [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines] == [
+        ["m, over its products", "0.90 ×", "0.50 ×"], ["m, over transformers", "2.00 ×", "1.50 ×"],
+        ["m, over FlashInfer", "0.95 ×", "–"],
+        ["n, over its products", "–", "0.50 ×"], ["n, over transformers", "–", "1.50 ×"],
+    ]  # fmt: skip
+
+
 def test_the_gain_of_a_layer_has_its_extent_and_peers_that_were_measured(made_up):
     peers = [layer_row(n, "transformers", **{"transformers step": 2e3 * n}) for n in (3, 5)]
     gain = made_up(rows=[layer_row(1), *peers]).layer_gain()
@@ -119,7 +132,7 @@ def test_without_records_tables_say_so_and_readme_shows_products(tool, monkeypat
         monkeypatch.setattr(tables, "recorded", lambda each, name=name: name)
         assert image in tables.picture()
     monkeypatch.setattr(tables, "recorded", lambda each: False)
-    assert tables.layer_table() == tables.parallel_table() == tables.NOT_RECORDED
+    assert tables.layer_table() == tables.forward_table() == tables.parallel_table() == tables.NOT_RECORDED
     assert tables.layer_gain() == tables.parallel_gain() == ""
 
 

@@ -30,7 +30,7 @@ def rates(panels: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
     """Draw how fast layers compute, over the number of tokens. The dashed line is the products of the layer alone.
 
     Args:
-        panels: title → way → tokens → TFLOP/s, as from ``records.layer_rates``.
+        panels: title → way → tokens → TFLOP/s, as from ``layer_records.rates``.
     """
     figure, axes_of = canvas_grid(3.3, 1, len(panels), sharey=True)
     for axes, (title, ways) in zip(axes_of, panels.items(), strict=True):
@@ -55,7 +55,7 @@ def beside_peers(
     A bar is a library; a black mark shows how fast the products alone are.
 
     Args:
-        panels: title → layer → way → ratio, as from ``records.layers_beside_peers``. A layer that a panel has not got
+        panels: title → layer → way → ratio, as from ``layer_records.beside_peers``. A layer that a panel has not got
             leaves its place empty there.
         label: of the horizontal axis, after "times as fast as transformers".
         width: in inches.
@@ -99,7 +99,7 @@ def scaling(panels: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
     """Draw how many tokens a second several GPUs compute, over those of one. On the dashed line none waits for others.
 
     Args:
-        panels: title → way → GPUs → ratio, as from ``records.weak_scaling``.
+        panels: title → way → GPUs → ratio, as from ``layer_records.weak_scaling``.
     """
     figure, axes_of = canvas_grid(3.3, 1, len(panels), sharey=True)
     for axes, (title, ways) in zip(axes_of, panels.items(), strict=True):

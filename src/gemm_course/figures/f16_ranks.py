@@ -162,7 +162,7 @@ def recorded_layers(panels: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
 
     Args:
         panels: title → GPUs → way → microseconds, of which "no exchange" is drawn as a line; as from
-            ``records.parallel_panels``.
+            ``layer_records.parallel_panels``.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
