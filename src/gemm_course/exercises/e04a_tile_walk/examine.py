@@ -13,8 +13,8 @@ from gemm_course.exercises.tile_orders import about_turns
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.causes import Causes, Words
+from gemm_course.judging.failure_sentences import counted
 from gemm_course.judging.panels import MISSING, RIGHT, WRONG, table_panel
-from gemm_course.judging.sentences import counted
 
 GRIDS = [(3, 2), (2, 3), (4, 2), (2, 4), (4, 3), (3, 4)]  # none is square: exchanged coordinates leave the grid
 SHOWN = 4

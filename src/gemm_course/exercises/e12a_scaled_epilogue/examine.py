@@ -14,8 +14,8 @@ from gemm_course.exercises.e12a_scaled_epilogue.run import BLOCK_K, BLOCK_M, BLO
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.causes import BELOW, Causes, Observed
+from gemm_course.judging.failure_sentences import counted
 from gemm_course.judging.panels import panel, tile_slices
-from gemm_course.judging.sentences import counted
 
 CHECKS = ("token", "group", "rounding", "rows")
 

@@ -12,8 +12,8 @@ from gemm_course.exercises.e13_persistent_helion.walks import DEALINGS, NUMBERIN
 from gemm_course.exercises.tile_orders import about_turns
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.causes import Words
+from gemm_course.judging.failure_sentences import counted
 from gemm_course.judging.panels import MISSING, RIGHT, WRONG, table_panel
-from gemm_course.judging.sentences import counted
 
 HARD_CODED = 4  # never drawn as a number of workers where a check compares it with other numbers
 NOT_COUNTED = "not counted, because not every tile is computed exactly once"
