@@ -52,25 +52,14 @@ def draw(rng: random.Random) -> list[Case]:
     ]
 
 
-def _first_free(costs, programs: int, order) -> list[list[int]]:
-    """Tiles in an order, each to the program that is free first."""
+def _first_free(costs, programs: int, order, adds: bool = True) -> list[list[int]]:
+    """Tiles in an order, each to the program that is free first; its total is its last tile's cost if none is added."""
     lines: list[list[int]] = [[] for _ in range(programs)]
     free = [(0, program) for program in range(programs)]
     for tile in order:
         busy, program = free[0]
         lines[program].append(tile)
-        heapq.heapreplace(free, (busy + costs[tile], program))
-    return lines
-
-
-def _by_last_cost(costs, programs: int, order) -> list[list[int]]:
-    """As `_first_free`, if a program's total is the cost of its last tile."""
-    lines: list[list[int]] = [[] for _ in range(programs)]
-    free = [(0, program) for program in range(programs)]
-    for tile in order:
-        _, program = free[0]
-        lines[program].append(tile)
-        heapq.heapreplace(free, (costs[tile], program))
+        heapq.heapreplace(free, (busy * adds + costs[tile], program))
     return lines
 
 
@@ -126,8 +115,8 @@ _OTHERS = {
     "round-robin": lambda costs, programs: _dealt(programs, range(len(costs))),
     "places": lambda costs, programs: _first_free(sorted(costs, reverse=True), programs, range(len(costs))),
     "filled": _filled,
-    "last cost": lambda costs, programs: _by_last_cost(costs, programs, _by_cost(costs)),
-    "last cost, as listed": lambda costs, programs: _by_last_cost(costs, programs, range(len(costs))),
+    "last cost": lambda costs, programs: _first_free(costs, programs, _by_cost(costs), adds=False),
+    "last cost, as listed": lambda costs, programs: _first_free(costs, programs, range(len(costs)), adds=False),
 }
 _SHARE = ("listed", "shortest", "roughly", "rounds", "back and forth", "in turn")
 

@@ -261,50 +261,39 @@ def _wrong_place(case: Case, ran: Ran, dots: Tensor) -> str:
 def _likely_sums(case: Case) -> Iterator[tuple[str, Tensor]]:
     """(message, our positions' gradients) of mistakes in what is summed."""
     (gate, up, grad), terms = _operands(case), _terms(case)
-    i = terms.shape[1]
-    last = (i - 1) // BLOCK_I * BLOCK_I
-    first = f"this is the sum over the first BLOCK_I = {BLOCK_I} of {i} columns: does the loop go on, and add to `acc`?"
-    yield first, terms[:, :BLOCK_I].sum(1)
-    yield f"this is the sum over columns {last} to {i - 1} alone: is each block added to `acc`?", terms[:, last:].sum(1)
-    yield "the last block of columns is left out: it is not whole", terms[:, : i // BLOCK_I * BLOCK_I].sum(1)
-    step = sum(terms[:, at : at + BLOCK_I].sum(1) for at in range(0, i, BLOCK_M))
-    yield f"a turn adds BLOCK_I = {BLOCK_I} columns, and the next one begins BLOCK_M = {BLOCK_M} further on", step
-    yield "a negative gate counts as 0: tl.maximum(gate, 0.0)", (grad * gate * up).sum(1)
-    yield "a negative gate counts as 0, whatever up is: max(…, 0) is of the gate alone", (
-        grad * (gate * up).clamp(min=0)
-    ).sum(1)  # fmt: skip
-    yield "this has the gate without its sign: a negative one counts as 0, tl.maximum(gate, 0.0)", (
-        grad * gate.abs() * up
-    ).sum(1)  # fmt: skip
-    yield "this has min(gate, 0): a positive gate counts, and a negative one is 0", (
-        grad * gate.clamp(max=0) * up
-    ).sum(1)  # fmt: skip
-    pairs = torch.cat([gate, up], 1).unflatten(1, (-1, 2))
-    yield "gate and up were read in turn, from columns 2 c and 2 c + 1: they are columns c and I + c", (
-        grad * pairs[..., 0].clamp(min=0) * pairs[..., 1]
-    ).sum(1)  # fmt: skip
-    again = sum(terms[:, at : at + BLOCK_I].sum(1) for at in range(i))
-    yield (
-        f"a turn adds BLOCK_I = {BLOCK_I} columns, and the next one begins one further on: `range` needs a step",
-        again,
-    )
-    yield "gate and up are exchanged: max(…, 0) belongs to the first I columns of `pre`", (
-        grad * gate * up.clamp(min=0)
-    ).sum(1)  # fmt: skip
-    yield "up is limited, too: max(…, 0) is of the gate alone", (grad * gate.clamp(min=0) * up.clamp(min=0)).sum(1)
-    yield "this is without up: the activation is max(gate, 0) · up", (grad * gate.clamp(min=0)).sum(1)
-    yield "this is without the gate: the activation is max(gate, 0) · up", (grad * up).sum(1)
-    yield "this has 1 for a positive gate: that is the activation's derivative, not the activation", (
-        grad * (gate > 0) * up
-    ).sum(1)  # fmt: skip
-    yield "this is the sum of the activation: multiply by `grad`", (gate.clamp(min=0) * up).sum(1)
-    yield "this is the average over the columns: the gradient is their sum", (terms.sum(1) / i).float().double()
-    column = torch.arange(i) % BLOCK_I
-    yield f"the first BLOCK_I = {BLOCK_I} columns of `grad` were read in each turn", (
-        grad[:, column] * gate.clamp(min=0) * up
-    ).sum(1)  # fmt: skip
-    both = torch.cat([gate, up], 1)
+    i, active, both = terms.shape[1], gate.clamp(min=0), torch.cat([gate, up], 1)
+    last, turn = (i - 1) // BLOCK_I * BLOCK_I, f"a turn adds BLOCK_I = {BLOCK_I} columns, and the next one begins"
+    pairs = both.unflatten(1, (-1, 2))
+
+    def in_turns(step: int) -> Tensor:
+        return torch.cat([terms[:, at : at + BLOCK_I] for at in range(0, i, step)], 1)
+
+    summed = {
+        f"this is the sum over the first BLOCK_I = {BLOCK_I} of {i} columns: does the loop go on, and add to `acc`?":
+            terms[:, :BLOCK_I],
+        f"this is the sum over columns {last} to {i - 1} alone: is each block added to `acc`?": terms[:, last:],
+        "the last block of columns is left out: it is not whole": terms[:, : i // BLOCK_I * BLOCK_I],
+        f"{turn} BLOCK_M = {BLOCK_M} further on": in_turns(BLOCK_M),
+        "a negative gate counts as 0: tl.maximum(gate, 0.0)": grad * gate * up,
+        "a negative gate counts as 0, whatever up is: max(…, 0) is of the gate alone": grad * (gate * up).clamp(min=0),
+        "this has the gate without its sign: a negative one counts as 0, tl.maximum(gate, 0.0)": grad * gate.abs() * up,
+        "this has min(gate, 0): a positive gate counts, and a negative one is 0": grad * gate.clamp(max=0) * up,
+        "gate and up were read in turn, from columns 2 c and 2 c + 1: they are columns c and I + c":
+            grad * pairs[..., 0].clamp(min=0) * pairs[..., 1],
+        f"{turn} one further on: `range` needs a step": in_turns(1),
+        "gate and up are exchanged: max(…, 0) belongs to the first I columns of `pre`": grad * gate * up.clamp(min=0),
+        "up is limited, too: max(…, 0) is of the gate alone": grad * active * up.clamp(min=0),
+        "this is without up: the activation is max(gate, 0) · up": grad * active,
+        "this is without the gate: the activation is max(gate, 0) · up": grad * up,
+        "this has 1 for a positive gate: that is the activation's derivative, not the activation":
+            grad * (gate > 0) * up,
+        "this is the sum of the activation: multiply by `grad`": active * up,
+        f"the first BLOCK_I = {BLOCK_I} columns of `grad` were read in each turn":
+            grad[:, torch.arange(i) % BLOCK_I] * active * up,
+    }  # fmt: skip
     for shift in (BLOCK_I, 1, 0):
-        if 0 <= shift < i:
+        if shift < i:
             text = f"up was read {shift} columns after the gate: it begins I = {i} after it"
-            yield text, (grad * gate.clamp(min=0) * both[:, shift : shift + i]).sum(1)
+            summed[text] = grad * active * both[:, shift : shift + i]
+    yield from ((text, columns.sum(1)) for text, columns in summed.items())
+    yield "this is the average over the columns: the gradient is their sum", (terms.sum(1) / i).float().double()
