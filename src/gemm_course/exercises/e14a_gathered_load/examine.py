@@ -171,7 +171,7 @@ def _why(
             f"the row of token {int(tokens[0])} begins past element 2**31, and a product of int32 numbers is int32: "
             "convert one of them first, `.to(tl.int64)`"
         )
-        return "wide", (_observed(lost), text)
+        return "wide", (Observed(lost[0]), text)
     if stride := next(filter(None, (event.wrong_stride for event in loads)), None):
         return "gather", (tiles, stride)
     if lost:
@@ -301,7 +301,3 @@ def _scattered(case: Case, ran: Ran) -> bool:
 def _without_pitch(event: Event) -> Event:
     """The event without the distance between a tile's first two rows: here that depends on the tokens."""
     return msgspec.structs.replace(event, pitch=None) if event.matrix == "x" else event
-
-
-def _observed(events: list[Event]) -> list[Causes]:
-    return [Observed(event) for event in events[:1]]
