@@ -105,10 +105,8 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, Causes]:
         return torch.equal(got[written], product[written])
 
     if written.any() and not gave(want):
-        if gave(want.half().double()):
-            return "tiles", "these are the right sums, rounded to float16: the type of C is c_ptr.dtype.element_ty"
-        if any(map(gave, diagnosis.roundings(want, torch.bfloat16))):
-            return "tiles", "these are the right sums, rounded to bfloat16: the type of C is c_ptr.dtype.element_ty"
+        if name := diagnosis.rounded_to(want, gave):
+            return "tiles", f"these are the right sums, rounded to {name}: the type of C is c_ptr.dtype.element_ty"
         if why := _rounded_or_doubled(a, b, gave):
             return "tiles", why
         for summed in range(depth):

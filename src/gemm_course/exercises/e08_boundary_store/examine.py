@@ -231,14 +231,12 @@ def _pieces(values, step: int) -> set[tuple[float, ...]]:
 
 def _rounded(c: Written, exact, mine) -> str | None:
     """A message if the written elements of the computed groups are right except for their rounding."""
-    for dtype in (torch.float16, torch.bfloat16):
-        if dtype == c.values.dtype:
-            continue
-        roundings = (each[:, mine].to(c.values.dtype) for each in diagnosis.roundings(exact, dtype))
-        if any(torch.equal(c.values[:, mine], each) for each in roundings):
-            name, holds = (str(each).removeprefix("torch.") for each in (dtype, c.values.dtype))
-            return f"these are the right numbers, rounded to {name}; C is {holds}, as c_ptr.dtype.element_ty says"
-    return None
+    holds = c.values.dtype
+    name = diagnosis.rounded_to(exact, lambda each: torch.equal(c.values[:, mine], each[:, mine].to(holds)))
+    if not name:
+        return None
+    holds = str(holds).removeprefix("torch.")
+    return f"these are the right numbers, rounded to {name}; C is {holds}, as c_ptr.dtype.element_ty says"
 
 
 def _outside(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:

@@ -144,10 +144,8 @@ def _why(
         product = _product(case, index)
         return bool(product.isfinite().any()) and torch.allclose(got, product, rtol=0, atol=0, equal_nan=True)
 
-    for dtype in (torch.float16, torch.bfloat16):
-        if any(torch.equal(got, rounded) for rounded in diagnosis.roundings(want, dtype)):
-            name = str(dtype).removeprefix("torch.")
-            return "gather", (tiles, f"these are the right products, rounded to {name}: out is float32")
+    if name := diagnosis.rounded_to(want, lambda rounded: torch.equal(got, rounded)):
+        return "gather", (tiles, f"these are the right products, rounded to {name}: out is float32")
     if own.missing.any():
         text = "is each of an expert's rows stored, to its last column?"
         return "gather", (tiles, _other_stores(ran, want, bounds) or text)

@@ -223,13 +223,11 @@ def _why(case: Case, ran: Ran, got: Tensor, missing: Tensor, dots: Tensor, want:
     gate, up, grad = _operands(case)
     if torch.allclose(got, (grad * torch.nn.functional.silu(gate) * up).sum(1), rtol=1e-5):
         return "sums", (tiles, "this is SiLU's activation. Here it is max(gate, 0) · up")
-    for dtype, name in ((torch.float16, "float16"), (torch.bfloat16, "bfloat16")):
-        for rounded in diagnosis.roundings(gate.clamp(min=0) * up, dtype):
-            if torch.equal(got, (grad * rounded).sum(1)):
-                text = f"the activation was rounded to {name}: it stays float32 until it is multiplied and summed"
-                return "float32", (tiles, text)
-        if any(torch.equal(got, rounded) for rounded in diagnosis.roundings(dots, dtype)):
-            return "float32", (tiles, f"these are the right sums, rounded to {name}: out is float32")
+    if name := diagnosis.rounded_to(gate.clamp(min=0) * up, lambda each: torch.equal(got, (grad * each).sum(1))):
+        text = f"the activation was rounded to {name}: it stays float32 until it is multiplied and summed"
+        return "float32", (tiles, text)
+    if name := diagnosis.rounded_to(dots, lambda each: torch.equal(got, each)):
+        return "float32", (tiles, f"these are the right sums, rounded to {name}: out is float32")
     if torch.isnan(got).all():
         return "sums", (tiles, _columns(case, [event for event in ran.events if event.kind == "load"]))
     if ((got - dots).abs() <= _terms(case).abs().sum(1) / 128).all():
