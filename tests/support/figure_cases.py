@@ -248,8 +248,7 @@ case("f07_choices.stalls", {"key is the exact shape": [(9e6, 1500.0)] * 20, "loo
                             "key is rounded": [(9e6, 1500.0)] + [(0, 1500.0)] * 19})
 case("f07_choices.choices", {"8 experts, N = 4096": [
     [f"{64 << (i + k) // 12}×128×64 8w {1 + i % 2}/SM" for i in range(57)] for k in range(19)]},
-     [2 ** (i / 4) for i in range(57)], [2 ** (i / 4) for i in range(36, 55)], ("rows per group", "K"),
-     {"8 experts, N = 4096": [(256, 4096), (4096, 4096)]})
+     [2 ** (i / 4) for i in range(57)], [2 ** (i / 4) for i in range(36, 55)], ("rows per group", "K"))
 case("f07_choices.slowdowns", {title: {row: {f"{64 + 64 * c}×128×64\n4w 3s\nstrips of {c}": 100.0 + 9 * c
                                              for c in range(9)} for row in rows}
                                for title, *rows in (("8 experts", "256 rows", "4,096 rows"), ("few rows", "8 × 4096"))},

@@ -9,10 +9,10 @@ import os
 import zipfile
 
 from gemm_course.exercises import manifest
-from gemm_course.grading import grades, submissions
+from gemm_course.grading import class_folder, grades
 from gemm_course.grading import hand_in as reading
+from gemm_course.grading.class_folder import Answer, Submission
 from gemm_course.grading.result_cache import ResultCache
-from gemm_course.grading.submissions import Answer, Submission
 
 OFFSETS, MASKS = manifest.find("01_offsets") + manifest.find("03_tail_masks")
 BOTH = (OFFSETS, MASKS)
@@ -68,7 +68,7 @@ def read_here(students, jobs=1, one_student=()):
 
 def discovered(folder, exercises=BOTH, ignore=()):
     """Everybody's submission, read in this process, and the names of what is nobody's."""
-    there = submissions.discover(folder, exercises, ignore)
+    there = class_folder.discover(folder, exercises, ignore)
     return [reading.read(who, paths, exercises) for who, paths in there.students.items()], there.unrecognized
 
 

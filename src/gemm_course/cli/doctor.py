@@ -9,8 +9,8 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from typing import Annotated, NamedTuple
 
 from course_kernels import runtime
 from gemm_course.cli import app, machine, missing, terminal
@@ -29,8 +29,7 @@ exit codes: 0 the course runs here (without a checkout: the library does);
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """Something wrong with a machine, and its remedy."""
 
     stops: bool  # whether the course (without a checkout: the library) cannot run until it is repaired
@@ -44,13 +43,10 @@ def run(
 ) -> int:
     """Examine this machine: show what works, what does not, and what to do about it."""
     facts = examine(trials=not quick)
-    found = problems(facts)
-    stopped = any(problem.stops for problem in found)
-    if as_json:
-        result = {"ok": not stopped, "machine": dataclasses.asdict(facts), "works": works(facts)}
-        print(json.dumps(result | {"problems": [dataclasses.asdict(problem) for problem in found]}, indent=1))
-    else:
-        print(report(facts, color=terminal.has_styles(sys.stdout)))
+    found = [problem._asdict() for problem in problems(facts)]
+    stopped = any(problem["stops"] for problem in found)
+    result = {"ok": not stopped, "machine": dataclasses.asdict(facts), "works": works(facts), "problems": found}
+    print(json.dumps(result, indent=1) if as_json else report(facts))
     return FAILED if stopped else OK
 
 
@@ -151,12 +147,8 @@ def _tried(trial: Trial | None) -> str:
     return f" (tried: right, {trial.seconds:.1f} s)" if trial else ""
 
 
-def report(facts: Machine, color: bool = False) -> str:
+def report(facts: Machine, paint: Callable[[str, str], str] = terminal.paint) -> str:
     """The facts, what works, and the problems, as a page as wide as the terminal."""
-
-    def paint(text: str, style: str) -> str:
-        return terminal.with_style(text, style) if color else text
-
     packages = {name: version for name, version in facts.packages.items() if version}
     first = [
         ("Python", f"{packages.pop('Python')}, {' '.join(facts.system)}"),

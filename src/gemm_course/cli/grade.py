@@ -19,10 +19,10 @@ from gemm_course.cli.exit_codes import CANNOT, INTERRUPTED, USAGE, Stop
 from gemm_course.cli.options import File, Names, integer
 from gemm_course.exercises import manifest
 from gemm_course.exercises.manifest import Exercise
-from gemm_course.grading import feedback, grades, gradescope, reader, roster, submissions
+from gemm_course.grading import class_folder, feedback, grades, gradescope, reader, roster
+from gemm_course.grading.class_folder import Submission
 from gemm_course.grading.grades import Grade, Penalty
 from gemm_course.grading.result_cache import ResultCache
-from gemm_course.grading.submissions import Submission
 from gemm_course.judging.results import UNCHECKED
 
 EXAMPLES = """\
@@ -124,7 +124,7 @@ def run(
         ours = [path for path in (*outputs.values(), journal_path, roster_csv) if path is not None]
         earlier = set(map(Path.resolve, gradescope.written_in(folder))).difference(map(Path.resolve, ours))
         # Match against every exercise, not only the graded ones: the rest of the file name is the student.
-        entries = submissions.discover(folder, manifest.exercises(), ignore=[*ours, *earlier])
+        entries = class_folder.discover(folder, manifest.exercises(), ignore=[*ours, *earlier])
     except OSError as error:
         raise _stop(USAGE, f"{folder} cannot be read as a folder of submissions: {error.strerror}") from None
     except ValueError as error:
@@ -196,7 +196,7 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
         yield tell
 
 
-def _warnings(entries: submissions.Entries, listed: Mapping[str, int]) -> Iterator[str]:
+def _warnings(entries: class_folder.Entries, listed: Mapping[str, int]) -> Iterator[str]:
     """Warnings about names: anybody may name a file after somebody else."""
     if entries.merged:
         yield f"several entries are taken for one student's, a folder or archive first: {_few(entries.merged)}"
@@ -233,7 +233,7 @@ def _one_level_too_high(folder: Path, found: Sequence[Submission], paths: Mappin
     lines += [grades.printable(f"  {each.student}: {each.notes[0]}") for each in found[:5]]
     lines += [f"  and {len(found) - 5} more"] if len(found) > 5 else []
     if inner := next((path for each in found for path in paths[each.student] if path.is_dir()), None):
-        lines.append(f"Did you mean `course grade {shlex.quote(submissions.as_text(str(inner)))}`?")
+        lines.append(f"Did you mean `course grade {shlex.quote(class_folder.as_text(str(inner)))}`?")
     return "\n".join(lines)
 
 

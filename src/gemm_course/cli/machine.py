@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from course_kernels import runtime
+from course_kernels.bench.interface import one_line
 from course_kernels.testing import selftest
 
 NEEDED = ("jupyterlab", "ipykernel", "matplotlib", "numpy")  # to open and run a notebook
@@ -57,7 +58,8 @@ def examine(trials: bool = True) -> Machine:
         runtime.check_can_launch(runtime.device())
     except (RuntimeError, ImportError) as error:
         cannot_launch = str(error)
-    machine = Machine(
+    tried = trials and installed["triton"] is not None
+    return Machine(
         system=(platform.system(), platform.machine()),
         packages={"Python": platform.python_version(), "torch": torch.__version__, **installed},
         torch_built_for=f"ROCm {torch.version.hip}" if torch.version.hip else built_for,
@@ -68,11 +70,9 @@ def examine(trials: bool = True) -> Machine:
         mode=runtime.mode(),
         cannot_launch=cannot_launch,
         in_checkout=(Path(__file__).resolve().parents[3] / "benchmarks").is_dir(),
+        kernel=attempt(selftest.run_a_kernel) if tried and not cannot_launch else None,
+        compiler=attempt(selftest.compile_a_kernel) if tried else None,
     )
-    if not trials or installed["triton"] is None:
-        return machine
-    kernel = None if cannot_launch else attempt(selftest.run_a_kernel)
-    return dataclasses.replace(machine, kernel=kernel, compiler=attempt(selftest.compile_a_kernel))
 
 
 def attempt(action: Callable[[], object]) -> Trial:
@@ -81,8 +81,7 @@ def attempt(action: Callable[[], object]) -> Trial:
     try:
         action()
     except Exception as caught:  # a broken installation may raise anything
-        lines = str(caught).strip().splitlines() or [""]
-        error = f"{type(caught).__name__}: {lines[0]}"
+        error = one_line(caught)
     return Trial(error, time.perf_counter() - started)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from gemm_course.cli.exercise_argument import find_one
 from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, USAGE, Stop
 from gemm_course.cli.options import ExerciseName
 from gemm_course.exercises import manifest
-from gemm_course.notebook import locations, stubs
+from gemm_course.notebook import copies, locations, stubs
 
 EXAMPLES = """\
 examples:
@@ -52,7 +51,7 @@ def _reset(exercise: manifest.Exercise, path: Path, yes: bool) -> int:
                    f"brought no copy. Take exercises/{path.name} from where you got it.")  # fmt: skip
     name, backup = locations.shown(path), None
     if path.exists():
-        if _sources(path) == [(cell["cell_type"], "".join(cell["source"])) for cell in stub["cells"]]:
+        if copies.cells_of(path) == copies.sources(stub):
             print(f"{name} is as it was handed out: nothing to do")
             return OK
         backup = _free_name(path)
@@ -82,15 +81,6 @@ def _agreed() -> bool:
     except EOFError:
         print()
         return False
-
-
-def _sources(path: Path) -> list[tuple[str, str]] | None:
-    """Type and source of every cell, or None if the file is no notebook any more."""
-    try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        return [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
 
 
 def _free_name(path: Path) -> Path:

@@ -44,6 +44,13 @@ def explain_undefined(ran: Ran, wrong: bool) -> tuple[str, Observed] | None:
     return event.matrix or "", Observed(event, note)
 
 
+def explain_atomic(ran: Ran) -> Observed | None:
+    """The first atomic update, and why a sum needs none; None if there is none."""
+    note = ". Atomics add in the order in which programs arrive, and a float32 sum depends on that order: let one "
+    event = next((each for each in ran.events if each.kind == "atomic"), None)
+    return event and Observed(event, note + "program own each sum")
+
+
 def explain_zeros(values: list[Tensor], bounds: list[tuple[int, int]], wrong: list[int], name: str) -> tuple | None:
     """("*" if nothing is right, "" otherwise; message) if all wrong groups hold zeros; else None."""
     if not all((values[g] == 0).all() for g in wrong):

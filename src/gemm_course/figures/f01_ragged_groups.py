@@ -65,19 +65,16 @@ def _strip(ax, y: float, owners: Sequence[int], gid: str) -> None:
 
 
 @drawing
-def descriptions(sizes: Sequence[int], tail: int = 0, max_m: int | None = None) -> Figure:
+def descriptions(sizes: Sequence[int], tail: int) -> Figure:
     """Draw one packed matrix and the five descriptions of its groups, each number under what it counts or marks.
 
-    A row of the matrix is a column of the picture.
-
-    Args:
-        sizes, tail: rows of each group, and after the last one.
-        max_m: slots of each group in the masked description; by default the largest group's size.
+    A row of the matrix is a column of the picture. ``sizes`` has the rows of each group, ``tail`` is their number after
+    the last one.
     """
     ends = list(itertools.accumulate(sizes))
     starts = [0, *ends[:-1]]
     owners = [g for g, size in enumerate(sizes) for _ in range(size)] + [-1] * tail
-    total, max_m = len(owners), max(sizes) if max_m is None else max_m
+    total = len(owners)
     figure, ax = canvas(3.9)
     bare(ax, (-total * 0.22, total + 0.6), (-6.2, 1.9))
     _strip(ax, 0.0, owners, "row")
@@ -100,7 +97,7 @@ def descriptions(sizes: Sequence[int], tail: int = 0, max_m: int | None = None) 
     for y, name in zip((-0.6, -1.5, -2.4, -3.3), lines):
         ax.text(-0.7, y, f"{name} ({shapes[name]})", ha="right", va="center", fontweight="bold", color=BLACK)
         _numbers(ax, y, lines[name])
-    _draw_masked(ax, sizes, max_m, total)
+    _draw_masked(ax, sizes, total)
     return figure
 
 
@@ -115,8 +112,9 @@ def _numbers(ax, y: float, entries: Sequence[tuple[float, int, int]]) -> None:
             centred(ax, x + shift, y, str(value), fontsize=9, color=ink, bbox=box)
 
 
-def _draw_masked(ax, sizes: Sequence[int], max_m: int, total: int) -> None:
-    """The padded tensor of masked_m: max_m slots a group, the first of them used."""
+def _draw_masked(ax, sizes: Sequence[int], total: int) -> None:
+    """The padded tensor of masked_m: as many slots a group as the largest has rows, the first of them used."""
+    max_m = max(sizes)
     slots = max_m * len(sizes) + 0.6 * (len(sizes) - 1)
     scale = total / slots
     ax.text(-0.7, -5.4, "masked (G)", ha="right", va="center", fontweight="bold", color=BLACK)
@@ -160,7 +158,7 @@ def misread(owners: Sequence[int], taken: Sequence[int]) -> Figure:
 
 
 @drawing
-def intensity_curve(rows: Sequence[int], intensity: Sequence[float], ridge: float, marks: Sequence[int] = ()) -> Figure:
+def intensity_curve(rows: Sequence[int], intensity: Sequence[float], ridge: float, marks: Sequence[int]) -> Figure:
     """Draw the arithmetic intensity of one expert over its number of rows, and where arithmetic becomes the limit.
 
     Args:
@@ -181,8 +179,7 @@ def intensity_curve(rows: Sequence[int], intensity: Sequence[float], ridge: floa
         text = f"{mark:,} row{'s' if mark != 1 else ''}: {at[1]:.0f}"
         shift, side = ((0, 9), "right") if mark == rows[-1] else ((9, -11), "left")
         ax.annotate(text, at, shift, textcoords="offset points", ha=side)
-    ticks = list(marks) or [rows[0], rows[-1]]
-    ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    ax.set_xticks(marks, [f"{tick:,}" for tick in marks])
     ax.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1000"])
     ax.minorticks_off()
     ax.set(ylim=(low, high), xlabel="rows of the expert", ylabel="FLOP / byte")

@@ -41,23 +41,16 @@ def _arrow(ax, start, end, color, bend=0.0) -> None:
 
 
 @drawing
-def pointer_tables(
-    problems: Sequence[Sequence[int]], strides: Sequence[Sequence[int]] | None = None, follow: int = 1
-) -> Figure:
+def pointer_tables(problems: Sequence[Sequence[int]], strides: Sequence[Sequence[int]]) -> Figure:
     """Draw how a kernel gets from one argument to the A of a problem: argument, table row, matrix.
 
-    The matrices are to scale among themselves.
+    The matrices are to scale among themselves. Arrows 1 and 2 are the two loads of problem 1.
 
     Args:
-        problems: (M, N, K) of each problem.
-        strides: (row, column) strides of each A, in elements; by default row-major without gaps.
-        follow: the problem whose two loads are drawn as arrows 1 and 2.
+        problems: (M, N, K) of each problem, at least two.
+        strides: (row, column) strides of each A, in elements.
     """
-    problems = [tuple(problem) for problem in problems]
-    if not 0 <= follow < len(problems):
-        raise ValueError(f"follow must be from 0 to {len(problems) - 1}, got {follow}")
-    strides = [(k, 1) for _, _, k in problems] if strides is None else [tuple(pair) for pair in strides]
-    count = len(problems)
+    count, follow = len(problems), 1
     height = max(count, 4) + 1.6
     fig, ax = canvas(0.45 * height)
     bare(ax, (0, 20), (height, 0))
@@ -98,17 +91,14 @@ def pointer_tables(
 
 
 @drawing
-def tile_strip(
-    problems: Sequence[Sequence[int]], block: Sequence[int], programs: int, follow: int | None = 0
-) -> Figure:
+def tile_strip(problems: Sequence[Sequence[int]], block: Sequence[int], programs: int) -> Figure:
     """Draw the tiles of all problems as one strip in their global order, each with its round-robin program.
 
-    Tile numbers are under the strip, positions (row, column) in their problem above it.
+    Tile numbers are under the strip, positions (row, column) in their problem above it. Arcs are program 0's steps.
 
     Args:
         problems: (M, N, K) of each problem.
         block: (BLOCK_M, BLOCK_N) of a tile.
-        follow: the program whose steps are drawn as arcs; None draws none.
     """
     found = tiles(problems, block[0], block[1])
     fig, ax = canvas(2.3)
@@ -124,11 +114,10 @@ def tile_strip(
             ax.plot([passed + 0.08, passed + count - 0.08], [-0.5, -0.5], color=BLACK, lw=1.2)
             centred(ax, passed + count / 2, -0.72, f"problem {problem}: {count} tiles")
         passed += count
-    if follow is not None:
-        for x in range(follow, passed - programs, programs):
-            _arrow(ax, (x + 0.5, 1.4), (x + programs + 0.5, 1.4), color_of(follow), bend=0.22)
-            middle = x + programs / 2 + 0.5
-            centred(ax, middle, 2.25, f"+{programs}", color=as_ink(color_of(follow)), weight="bold")
+    for x in range(0, passed - programs, programs):
+        _arrow(ax, (x + 0.5, 1.4), (x + programs + 0.5, 1.4), color_of(0), bend=0.22)
+        middle = x + programs / 2 + 0.5
+        centred(ax, middle, 2.25, f"+{programs}", color=as_ink(color_of(0)), weight="bold")
     ax.text(-0.15, -0.22, "row,column", ha="right", va="center", fontsize=9)
     ax.text(-0.15, 0.5, "program", ha="right", va="center", fontsize=9)
     ax.text(-0.15, 1.2, "tile", ha="right", va="center", color=DIM, fontsize=9)

@@ -14,13 +14,12 @@ from gemm_course.figures.style import BLACK, BLUE, FAINT, GREEN, GREY, ORANGE, P
 
 
 @drawing
-def waves(programs: int, marks: Sequence[int] = (), *, longest: int = 8) -> Figure:
+def waves(programs: int, marks: Sequence[int]) -> Figure:
     """Draw the best utilisation of equal tiles over their number: tiles / (waves × programs), a saw-tooth.
 
-    Args:
-        marks: numbers of tiles to mark and label.
-        longest: number of waves on the axis.
+    ``marks`` are numbers of tiles to mark and label.
     """
+    longest = 8  # waves on the axis
     counts = list(range(1, longest * programs + 1))
     best = [count / (-(-count // programs) * programs) for count in counts]
     figure, ax = canvas(2.6)
@@ -83,7 +82,7 @@ def working_set(problem: Sequence[int], block: Sequence[int], programs: int, gro
 
 
 @drawing
-def traffic(rows: Mapping[str, Mapping[str, float]], *, compulsory: float, title: str = "") -> Figure:
+def traffic(rows: Mapping[str, Mapping[str, float]], *, compulsory: float) -> Figure:
     """Draw bytes read from memory as bars in MB, several estimates or measurements per row.
 
     Args:
@@ -106,15 +105,11 @@ def traffic(rows: Mapping[str, Mapping[str, float]], *, compulsory: float, title
     ax.set_ylim(len(rows) - 0.5, -0.75)
     ax.set_xlim(0, max(max(values.values()) for values in rows.values()) / 1e6 * 1.25)
     ax.set_xlabel("MB read from memory")
-    if title:
-        ax.set_title(title)
     return figure
 
 
 @drawing
-def model_against_record(
-    rows: Mapping[str, tuple[float, ...]], names: Sequence[str] = ("model", "H200"), *, title: str = ""
-) -> Figure:
+def model_against_record(rows: Mapping[str, tuple[float, ...]], names: Sequence[str]) -> Figure:
     """Draw one or two predicted times per row over the recorded one, as dots joined by a line; 1 is the record.
 
     The last of ``names`` is the record, in microseconds; its times are beside the rows' names.
@@ -138,15 +133,11 @@ def model_against_record(
     ax.set_axisbelow(True)
     ax.set_xlabel(f"time over that of the {names[-1]} (its µs in brackets)")
     ax.legend(loc="lower right", fontsize=9, frameon=True, edgecolor="none")
-    if title:
-        ax.set_title(title)
     return figure
 
 
 @drawing
-def tile_times(
-    recorded: Sequence[tuple[int, float]], lines: Mapping[str, tuple[float, float]], *, title: str = ""
-) -> Figure:
+def tile_times(recorded: Sequence[tuple[int, float]], lines: Mapping[str, tuple[float, float]]) -> Figure:
     """Draw the time of recorded tiles over their length, and models as straight lines.
 
     Args:
@@ -168,6 +159,4 @@ def tile_times(
         ax.text(longest * 1.015, end, label, color=as_ink(color), fontsize=9, va="center")
     ax.set_ylim(bottom=0)
     ax.set(xlim=(0, longest * 1.24), xlabel="steps of the loop over K", ylabel="µs per tile")
-    if title:
-        ax.set_title(title)
     return figure

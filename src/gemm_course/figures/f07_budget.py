@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -105,12 +105,12 @@ def _stack(axes, y: float, parts: Sequence[tuple[str, float, str]], unit: float 
 
 
 @drawing
-def limits(uses: Sequence[Use], reasons: Mapping[str, str] | None = None) -> Figure:
+def limits(uses: Sequence[Use]) -> Figure:
     """Draw candidates against the two limits: sums per thread and shared memory per SM.
 
-    A red cross is a candidate that is not worth measuring. ``reasons`` maps results of `rejection_reason` to words.
+    A red cross is a candidate that is not worth measuring.
     """
-    reasons = reasons or {"spills": "spills", "registers": "registers", "shared memory": "too much shared memory"}
+    reasons = {"spills": "spills", "registers": "registers", "shared memory": "too much shared memory"}
     figure, axes = canvas(5.2)
     limit = SM_SHARED_BYTES / 1024
     top = max(limit, *(use.sm_shared / 1024 for use in uses)) * 1.1

@@ -89,11 +89,7 @@ def stalls(lanes: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
 
 @drawing
 def choices(
-    panels: Mapping[str, Sequence[Sequence[str]]],
-    xs: Sequence[float],
-    ys: Sequence[float],
-    labels: tuple[str, str],
-    marks: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    panels: Mapping[str, Sequence[Sequence[str]]], xs: Sequence[float], ys: Sequence[float], labels: tuple[str, str]
 ) -> Figure:
     """Draw which choice is made over a logarithmic grid of shapes, a colour for each choice.
 
@@ -101,7 +97,6 @@ def choices(
         panels: title → for each y, the name of the choice for each x.
         xs, ys: the grid, ascending.
         labels: of the axes.
-        marks: title → (x, y) of shapes to mark with a dot.
     """
     names = list(dict.fromkeys(name for grid in panels.values() for row in grid for name in row))
     # The palette, then its lighter half: neighbours in the legend never look alike.
@@ -112,9 +107,6 @@ def choices(
         numbers = np.array([[names.index(name) for name in row] for row in grid])
         colormap = ListedColormap([color_of[name] for name in names])
         ax.pcolormesh(xs, ys, numbers, cmap=colormap, vmin=-0.5, vmax=len(names) - 0.5, shading="nearest")
-        inside = [(x, y) for x, y in (marks or {}).get(title, ()) if xs[0] <= x <= xs[-1] and ys[0] <= y <= ys[-1]]
-        for x, y in inside:
-            ax.plot([x], [y], "o", color="white", mec=BLACK, ms=5, gid="mark")
         ax.set(xscale="log", yscale="log", title=title, xlabel=labels[0])
         for axis, values in ((ax.xaxis, xs), (ax.yaxis, ys)):
             powers = [2**i for i in range(0, 24) if values[0] <= 2**i <= values[-1]]

@@ -28,7 +28,7 @@ _LANES = ("host", "device")
 
 
 @drawing
-def lanes(spans: Sequence[Span], brackets: Mapping[str, tuple[float, float]] | None = None) -> Figure:
+def lanes(spans: Sequence[Span], brackets: Mapping[str, tuple[float, float]]) -> Figure:
     """Draw what host and device did, one above the other, from the first span on.
 
     Waiting is hatched. A kernel has the same colour in both lanes.
@@ -39,7 +39,6 @@ def lanes(spans: Sequence[Span], brackets: Mapping[str, tuple[float, float]] | N
     """
     if not spans:
         raise ValueError("spans must not be empty")
-    brackets = dict(brackets or {})
     zero = min(span.start for span in spans)
     last = max([span.end for span in spans] + [end for _, end in brackets.values()]) - zero
     names = list(dict.fromkeys(span.name for span in spans if span.name != "wait"))

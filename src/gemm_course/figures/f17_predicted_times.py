@@ -17,7 +17,7 @@ _LONGEST = 2.0  # times the fastest; what takes longer is not drawn
 
 @drawing
 def expected_times(
-    expected: Mapping[str, Points], measured: Mapping[str, Points], others: Points = (), chosen: Points = ()
+    expected: Mapping[str, Points], measured: Mapping[str, Points], others: Points, chosen: Points
 ) -> Figure:
     """Draw how much longer than the fastest each configuration takes as a layer's groups get more rows.
 
@@ -44,10 +44,8 @@ def expected_times(
     ticks_at(axes.xaxis, [2.0**i for i in range(20)], min(xs), max(xs), "{:,.0f}")
     axes.axhline(1, color=GREY, lw=0.8, zorder=0)
     handles = [Line2D([], [], color=color, marker="o", mec="white", label=name) for color, name in zip(CYCLE, expected)]
-    if others:
-        handles.append(Line2D([], [], color=GREY, alpha=0.5, marker="o", ms=3, lw=0, label="other configurations"))
-    if chosen:
-        handles.append(Line2D([], [], mfc="none", mec=BLACK, mew=1.6, marker="o", ms=11, lw=0, label="chosen"))
+    handles.append(Line2D([], [], color=GREY, alpha=0.5, marker="o", ms=3, lw=0, label="other configurations"))
+    handles.append(Line2D([], [], mfc="none", mec=BLACK, mew=1.6, marker="o", ms=11, lw=0, label="chosen"))
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
     return figure
 

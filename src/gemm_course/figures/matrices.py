@@ -160,13 +160,12 @@ def _part(axes, origin, block, room, color, strong) -> None:
 
 
 @drawing
-def error_map(got, want, block: Sequence[int] | None = None, *, title: str = "", limit: float | None = None) -> Figure:
+def error_map(got, want, block: Sequence[int] | None = None, *, title: str = "") -> Figure:
     """Draw the errors of a result: white is right, blue too small, red too large, black NaN or infinite.
 
     Args:
         got, want: (M, N) computed and true matrix; any dtype, on any device.
         block: (BLOCK_M, BLOCK_N), to draw the tiles' boundaries.
-        limit: error of the strongest colour. Default: the largest error.
     """
     got, want = numbers(got), numbers(want)
     if got.ndim != 2 or got.shape != want.shape:
@@ -174,7 +173,7 @@ def error_map(got, want, block: Sequence[int] | None = None, *, title: str = "",
     error = np.subtract(got, want, out=np.zeros_like(got), where=got != want)
     wrong = int(np.count_nonzero(error))  # NaN counts
     largest = float(np.abs(error[np.isfinite(error)]).max(initial=0.0))
-    limit = limit or largest or 1.0
+    limit = largest or 1.0
     figure, axes = _canvas(got.shape)
     colormap = _ERROR_MAP.with_extremes(bad=BLACK)
     image = axes.imshow(np.ma.masked_invalid(error), cmap=colormap, vmin=-limit, vmax=limit, interpolation="nearest")

@@ -101,19 +101,17 @@ def _ceiling_text(entry: Mapping, top: float | None, best: float, digits: int) -
 
 
 @drawing
-def roofline(results: Mapping, of: str = "forward", provider: str | None = None) -> Figure:
+def roofline(results: Mapping, of: str = "forward") -> Figure:
     """Draw every row at its arithmetic intensity, under what memory and arithmetic allow.
 
     The axes are logarithmic: FLOP per byte against TFLOP/s. The slope is the copy bandwidth; the flat part is the
-    fastest dense GEMM, or the fastest of all where no dense GEMM was measured. The points of ``provider`` are rings
-    with numbers; by default it is the first of ours. The others are dots to the right of their ring. Below, each
-    number's row, and the share of the roof it reaches.
+    fastest dense GEMM, or the fastest of all where no dense GEMM was measured. The points of the first of our providers
+    are rings with numbers. The others are dots to the right of their ring. Below, each number's row, and the share of
+    the roof it reaches.
     """
     rows, colors = _with_times(results, of), provider_colors(results)
-    provider = provider or next(
-        (name for name, about in results["providers"].items() if about["role"] == "ours" and name in colors),
-        next(iter(colors)),
-    )
+    ours = (name for name, about in results["providers"].items() if about["role"] == "ours" and name in colors)
+    provider = next(ours, next(iter(colors)))
     points = {
         name: (entry["flops"] / entry["bytes"][of], {p: entry["flops"] / us["median_us"] / 1e6 for p, us in times})
         for name, entry in rows.items()

@@ -30,18 +30,18 @@ def _free_side(
 
 
 @drawing
-def program_counts(panels: Mapping[str, ProgramTimes], scaled_at: int | None = None) -> Figure:
+def program_counts(panels: Mapping[str, ProgramTimes], scaled_at: int) -> Figure:
     """Draw the time of one launch against its number of programs: simulated a staircase, recorded as points.
 
     ``scaled_at`` is the number of programs at which the staircase is scaled to meet the record: what is left to compare
-    is then its form. Without it, it has the model's own times.
+    is then its form.
     """
     fig, axes = canvas_grid(3.4, 1, len(panels))
     for ax, (title, times) in zip(axes, panels.items(), strict=True):
         xs = sorted(times.simulated_us)
-        scale = times.recorded_us[scaled_at] / times.simulated_us[scaled_at] if scaled_at else 1.0
+        scale = times.recorded_us[scaled_at] / times.simulated_us[scaled_at]
         simulated = [times.simulated_us[x] * scale for x in xs]
-        label = f"simulated, times {scale:.1f} to meet the record at {scaled_at}" if scaled_at else "simulated"
+        label = f"simulated, times {scale:.1f} to meet the record at {scaled_at}"
         ax.step(xs, simulated, where="post", color=ORANGE, label=label)
         xs = sorted(times.recorded_us)
         ax.plot(xs, [times.recorded_us[x] for x in xs], "o", color=BLUE, ms=7, label="recorded on an H200")

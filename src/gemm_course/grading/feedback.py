@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.grading import gradescope
+from gemm_course.grading.class_folder import Submission
 from gemm_course.grading.grades import Grade, Penalty, by_student, total
-from gemm_course.grading.submissions import Submission
 from gemm_course.judging.results import Result
 
 FILE = gradescope.FEEDBACK

@@ -16,8 +16,8 @@ import msgspec
 from course_kernels.files import write_atomically
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.grading import pool, result_cache
+from gemm_course.grading.class_folder import Answer, Submission
 from gemm_course.grading.result_cache import ResultCache
-from gemm_course.grading.submissions import Answer, Submission
 from gemm_course.judging.results import FAILED, NOT_ON_GPU, PASSED, TODO, UNCHECKED, Result
 
 MISSING, REFUSED, FLAGGED, TOTAL = "missing", "refused", "flagged", "total"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.grading import archives
 from gemm_course.grading.archives import File
-from gemm_course.grading.submissions import CANVAS, MOODLE, Answer, Submission, match_name, platform_student
+from gemm_course.grading.class_folder import CANVAS, MOODLE, Answer, Submission, match_name, platform_student
 from gemm_course.notebook import cells
 
 MAX_VERSIONS = 4

@@ -20,7 +20,7 @@ import msgspec
 
 from gemm_course.exercises import manifest
 from gemm_course.grading import hand_in
-from gemm_course.grading.submissions import Submission
+from gemm_course.grading.class_folder import Submission
 from gemm_course.isolation import bubblewrap, landlock
 from gemm_course.runner import fork_server
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gemm_course.grading.submissions import Submission, as_text
+from gemm_course.grading.class_folder import Submission, as_text
 
 STUDENT, DAYS_LATE = "student", "days_late"
 MAX_MB = 4

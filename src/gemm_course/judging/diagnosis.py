@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -62,6 +62,14 @@ def loads_outside(ran: Ran) -> tuple[Cause, ...]:
 def wrong_stride(ran: Ran) -> WrongStride | None:
     """The stride of pointers that reach outside of a matrix; None if it is right, and on a GPU."""
     return next(filter(None, (event.wrong_stride for event in ran.events)), None)
+
+
+def rounded_to(values: torch.Tensor, gave: Callable[[torch.Tensor], bool]) -> str:
+    """The type of 16 bits to which right values were rounded, if `gave` says that the result is these; else empty."""
+    for dtype in (torch.float16, torch.bfloat16):
+        if any(map(gave, roundings(values, dtype))):
+            return str(dtype).removeprefix("torch.")
+    return ""
 
 
 def roundings(values: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:

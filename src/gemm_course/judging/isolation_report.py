@@ -25,18 +25,6 @@ _NAMES = {
 }
 
 
-def one_line(outcome: Outcome) -> str:
-    """The reason why a process gave no result, on one line."""
-    error = next((message.error for message in outcome.messages if message.error), None)
-    text = outcome.setup_error or outcome.not_started
-    if error is not None:
-        text = "it did not end" if error.kind == "endless" else f"{error.type}: {error.text}"
-    if not text and outcome.timed_out:
-        text = "it did not end"
-    text = text or outcome.printed.strip()[-300:] or f"the process ended with status {outcome.status}"
-    return " ".join(text.split())[:300]
-
-
 def try_gpu(ask: Callable[..., Outcome], without: Iterable[str] = ()) -> str:
     """Run a small kernel on the GPU, isolated like an answer. Returns the problem, on one line, or "".
 
@@ -48,7 +36,7 @@ def try_gpu(ask: Callable[..., Outcome], without: Iterable[str] = ()) -> str:
             "memory_mb": GPU_MB, "without": list(without),
         }  # fmt: skip
         outcome = ask("gpu", request, _TRIAL_S)
-    return "" if any(message.is_result for message in outcome.messages) else one_line(outcome)
+    return "" if any(message.is_result for message in outcome.messages) else outcome.reason
 
 
 def find_layer(ask: Callable[..., Outcome], problem: str) -> str:

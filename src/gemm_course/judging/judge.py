@@ -259,7 +259,7 @@ class Judge:
         A problem is not remembered: it may pass, as a full memory does.
         """
         if not outcome.ready:
-            return isolation_report.one_line(outcome)
+            return outcome.reason
         problem = "" if self._gpu_works else isolation_report.try_gpu(self.ask)
         self._gpu_works = not problem
         return problem

@@ -55,6 +55,17 @@ class Outcome:
         }  # fmt: skip
         return next((how for how, holds in facts.items() if holds), "status")
 
+    @property
+    def reason(self) -> str:
+        """The reason why the process gave no result, in its own words where it has any, on one line."""
+        errors = [message.error for message in self.messages if message.error]
+        reasons = [
+            *("it did not end" if error.kind == "endless" else f"{error.type}: {error.text}" for error in errors),
+            self.setup_error or self.not_started, "it did not end" if self.timed_out else "",
+            self.printed.strip()[-300:], f"the process ended with status {self.status}",
+        ]  # fmt: skip
+        return " ".join(next(filter(None, reasons)).split())[:300]
+
     def take(self, messages: list) -> None:
         """Note replies, ValueError for malformed ones. The first is sent before the answer could forge any."""
         replies = [parse_reply(each) for each in messages]

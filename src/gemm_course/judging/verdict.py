@@ -9,8 +9,8 @@ import msgspec
 
 from gemm_course.judging.causes import BELOW, Cause, Causes, Drawn, MaskProblem, Observed, Raised, Words, causes_of
 from gemm_course.judging.exercise import COMPILES, Exercise
+from gemm_course.judging.failure_sentences import Writer, first_of_all
 from gemm_course.judging.results import FAILED, PASSED, TODO, UNCHECKED, Property, Result
-from gemm_course.judging.sentences import Writer, first_of_all
 from gemm_course.judging.untrusted import printable
 
 _NOT_COMBINED = ("and", "or", "either")  # kinds of `MaskProblem`

@@ -54,7 +54,7 @@ def update(root: Path) -> list[str]:
     for name, shipped, exercise in _shipped(root):
         target, made_from = place / name, before.get(name, {})
         after[name] = facts = _facts(shipped, exercise)
-        found = _cells_of(target)
+        found = cells_of(target)
         if not os.path.lexists(target):
             _write((is_new and exercise and _answered(root / name, exercise)) or shipped, target)
         elif found is not None and fingerprint(found) in (facts["cells"], made_from.get("cells")):
@@ -107,7 +107,7 @@ def _update_exercise(target: Path, shipped: dict, exercise: Exercise, made_from:
         )
         return line, True
     answer = next(each.source for each in code if each.number == number)
-    others = [each for at, each in enumerate(_cells_of(target) or [], 1) if at != number]
+    others = [each for at, each in enumerate(cells_of(target) or [], 1) if at != number]
     is_all = fingerprint(others) == made_from["others"]
     yours = _free_name(target, "yours")
     if not is_all:
@@ -121,7 +121,7 @@ def _update_exercise(target: Path, shipped: dict, exercise: Exercise, made_from:
 
 def _facts(shipped: dict | str, exercise: Exercise | None) -> dict[str, str]:
     """A version's entry in the record: digests of its cells and, for an exercise, of its parts."""
-    found = _sources(shipped)
+    found = sources(shipped)
     if exercise is None:
         return {"cells": fingerprint(found)}
     at = _answer_at(shipped)
@@ -157,7 +157,7 @@ def _shipped(root: Path) -> Iterator[tuple[str, dict | str, Exercise | None]]:
         solution, executed = (root / each / f"{exercise.name}.ipynb" for each in ("solutions", "exercises"))
         handed_out = stubs.stub(stubs.read(solution), exercise)
         with contextlib.suppress(OSError, ValueError):  # it has outputs; and in a learner's hands it may have an answer
-            if _sources(found := stubs.read(executed)) == _sources(handed_out):
+            if sources(found := stubs.read(executed)) == sources(handed_out):
                 handed_out = found
         yield f"exercises/{executed.name}", _completed(handed_out), exercise
 
@@ -181,17 +181,18 @@ def _completed(notebook: dict) -> dict:
     return {**notebook, "metadata": {**notebook["metadata"], "language_info": language}}
 
 
-def _sources(content: dict | str) -> Cells:
+def sources(content: dict | str) -> Cells:
+    """The cells of a notebook, or of a text, which counts as one."""
     if isinstance(content, str):
         return [("markdown", content)]
     return [(each["cell_type"], "".join(each["source"])) for each in content["cells"]]
 
 
-def _cells_of(path: Path) -> Cells | None:
+def cells_of(path: Path) -> Cells | None:
     """The cells of a copy, or None if it does not exist or is no notebook any more."""
     try:
         text = path.read_text(encoding="utf-8")
-        return _sources(json.loads(text) if path.suffix == ".ipynb" else text)
+        return sources(json.loads(text) if path.suffix == ".ipynb" else text)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -216,7 +217,7 @@ def _remove_former(place: Path, before: dict[str, dict], current: set[str]) -> l
     """Remove unchanged copies of files that the course no longer has; changed copies stay, and a line names each."""
     messages = []
     for name in sorted(before.keys() - current):
-        found = _cells_of(place / name)
+        found = cells_of(place / name)
         if found is not None and fingerprint(found) == before[name].get("cells"):
             (place / name).unlink()
         elif (place / name).exists():

@@ -11,7 +11,7 @@ import pytest
 import forked
 from course_kernels import runtime
 from gemm_course.cli import app as command
-from gemm_course.cli import doctor
+from gemm_course.cli import doctor, terminal
 from gemm_course.cli.machine import CUTLASS, Machine, Trial
 from gemm_course.judging import isolation_report, judge
 
@@ -178,7 +178,7 @@ def test_problems_that_stop_come_first():
 def test_the_page_fits_the_terminal_and_colour_adds_marks_only(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     machine = dataclasses.replace(without(LAPTOP, "triton"), nvidia_driver=True)
-    plain, painted = doctor.report(machine), doctor.report(machine, color=True)
+    plain, painted = doctor.report(machine), doctor.report(machine, paint=terminal.with_style)
     assert max(map(len, plain.splitlines())) <= min(columns, 100)
     assert ".devcontainer/" in doctor.report(CASES["macOS"][0])
     assert "\033" not in plain

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from gemm_course.grading import grades
-from gemm_course.grading.submissions import Answer, Submission
+from gemm_course.grading.class_folder import Answer, Submission
 from gemm_course.judging.results import REASON_BELOW
 from hand_ins import (
     BOTH,

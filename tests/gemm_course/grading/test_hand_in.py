@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gemm_course.grading.submissions import Answer
+from gemm_course.grading.class_folder import Answer
 from gemm_course.notebook import cells
 from hand_ins import ANSWER, BOTH, OFFSETS, PREFIX, answer, discovered, hand_in, notebook, read_here, zipped
 

@@ -46,7 +46,7 @@ def test_nothing_that_is_handed_in_costs_anybody_else(tmp_path):
         ("os.kill(os.getpid(), 24)", "reading took more than 20 s and was stopped"),
         ("bytearray(2 << 30)", "reading takes more than 1,024 MB of memory"),
         ("os._exit(3)", "reading failed: the process ended with status 3"),
-        ("from gemm_course.grading.submissions import Answer, Submission\n"
+        ("from gemm_course.grading.class_folder import Answer, Submission\n"
          "    return Submission('ann', {'e': [Answer('a', 'x' * (17 << 20))]})",
          "the answers have 17 MB; 16 are allowed"),
         ("raise KeyError('odd')", "reading failed: KeyError: 'odd'"),

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gemm_course.grading import roster
-from gemm_course.grading.submissions import Submission
+from gemm_course.grading.class_folder import Submission
 
 
 @pytest.mark.parametrize(

@@ -60,25 +60,7 @@ def outcome(*messages, **parts):
     return Outcome([parse_reply(each) for each in messages], **parts)
 
 
-ERROR = {"type": "OSError", "text": "no\n  device", "line": 0, "code": ""}
 RESULT = outcome({"case": 0, "value": 1})
-
-
-@pytest.mark.parametrize(
-    ("found", "says"),
-    [
-        (outcome({"case": 0, "error": {**ERROR, "kind": "exception"}}, status=1), "OSError: no device"),
-        (outcome({"error": {**ERROR, "kind": "endless"}}), "it did not end"),
-        (outcome(timed_out=True, printed="x"), "it did not end"),
-        (outcome(setup_error="no Landlock", timed_out=True), "no Landlock"),
-        (outcome(not_started="no room"), "no room"),
-        (outcome(printed=" last\nwords \n", status=1), "last words"),
-        (outcome(status=-9), "the process ended with status -9"),
-        (outcome(printed="x" * 600 + "y" * 300), "y" * 300),
-    ],
-)
-def test_why_there_is_no_result_takes_one_line(found, says):
-    assert isolation_report.one_line(found) == says
 
 
 def test_a_gpu_is_tried_in_a_folder_that_is_gone_afterwards():

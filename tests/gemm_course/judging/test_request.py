@@ -9,6 +9,7 @@ import pytest
 
 from gemm_course.judging import request as requests
 from gemm_course.judging.request import Outcome, ask
+from gemm_course.judging.untrusted import parse_reply
 from gemm_course.runner import wire
 
 READY, DONE = {"ready": True}, {"done": True}
@@ -148,3 +149,27 @@ def test_a_template_that_has_died_leaves_no_descriptor_open(tmp_path):
     with pytest.raises(RuntimeError, match="has died"):
         ask(Dead(), {"scratch": str(tmp_path)}, 1.0)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def outcome(*messages, **parts):
+    return Outcome([parse_reply(each) for each in messages], **parts)
+
+
+ERROR = {"type": "OSError", "text": "no\n  device", "line": 0, "code": ""}
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (outcome({"case": 0, "error": {**ERROR, "kind": "exception"}}, status=1), "OSError: no device"),
+        (outcome({"error": {**ERROR, "kind": "endless"}}), "it did not end"),
+        (outcome(timed_out=True, printed="x"), "it did not end"),
+        (outcome(setup_error="no Landlock", timed_out=True), "no Landlock"),
+        (outcome(not_started="no room"), "no room"),
+        (outcome(printed=" last\nwords \n", status=1), "last words"),
+        (outcome(status=-9), "the process ended with status -9"),
+        (outcome(printed="x" * 600 + "y" * 300), "y" * 300),
+    ],
+)
+def test_why_there_is_no_result_takes_one_line(found, says):
+    assert found.reason == says

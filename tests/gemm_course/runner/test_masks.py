@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gemm_course.judging.causes import Event, MaskProblem, Observed
-from gemm_course.judging.sentences import Writer
+from gemm_course.judging.failure_sentences import Writer
 from gemm_course.runner import masks
 
 HEAD = """

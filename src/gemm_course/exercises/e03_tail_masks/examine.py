@@ -13,8 +13,8 @@ from gemm_course.exercises.inputs import whole_numbers
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran, Written
 from gemm_course.judging.causes import BELOW, Causes, Event, Observed
+from gemm_course.judging.failure_sentences import counted
 from gemm_course.judging.panels import panel
-from gemm_course.judging.sentences import counted
 
 OUTSIDE = "NaN comes from elements outside of A and B: they must count as zero"
 
@@ -105,10 +105,8 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, Causes]:
         return torch.equal(got[written], product[written])
 
     if written.any() and not gave(want):
-        if gave(want.half().double()):
-            return "tiles", "these are the right sums, rounded to float16: the type of C is c_ptr.dtype.element_ty"
-        if any(map(gave, diagnosis.roundings(want, torch.bfloat16))):
-            return "tiles", "these are the right sums, rounded to bfloat16: the type of C is c_ptr.dtype.element_ty"
+        if name := diagnosis.rounded_to(want, gave):
+            return "tiles", f"these are the right sums, rounded to {name}: the type of C is c_ptr.dtype.element_ty"
         if why := _rounded_or_doubled(a, b, gave):
             return "tiles", why
         for summed in range(depth):

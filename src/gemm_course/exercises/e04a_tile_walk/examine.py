@@ -9,12 +9,11 @@ from collections.abc import Iterator
 
 from gemm_course.exercises.e04a_tile_walk.run import BARE, BLOCK_M, BLOCK_N, LOG, grid_of
 from gemm_course.exercises.e04a_tile_walk.walks import Tile, Walk, explain
-from gemm_course.exercises.tile_orders import about_turns
+from gemm_course.exercises.tile_orders import about_turns, difference, first_difference, pictures
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.causes import Causes, Words
-from gemm_course.judging.panels import MISSING, RIGHT, WRONG, table_panel
-from gemm_course.judging.sentences import counted
+from gemm_course.judging.failure_sentences import counted
 
 GRIDS = [(3, 2), (2, 3), (4, 2), (2, 4), (4, 3), (3, 4)]  # none is square: exchanged coordinates leave the grid
 SHOWN = 4
@@ -219,7 +218,7 @@ def _about_empty(problems, logs, bare) -> Causes:
     for program, (line, other) in enumerate(itertools.zip_longest(logs, bare, fillvalue=[])):
         should = [(full[g] if 0 <= g < len(full) else g, row, col) for g, row, col in other]
         if line != should:
-            at = _first_difference(line, should)
+            at = first_difference(line, should)
             got, want = (_tile(tiles[at]) if at < len(tiles) else "no further tile" for tiles in (line, should))
             text = f"program {program} computes {got}; without the empty problems it computes {want}"
             listed = ", ".join(str(g) for g in range(len(grids)) if g not in full)
@@ -227,20 +226,9 @@ def _about_empty(problems, logs, bare) -> Causes:
     return None
 
 
-def _first_difference(line: list, should: list) -> int:
-    return next((i for i, (a, b) in enumerate(zip(line, should)) if a != b), min(len(line), len(should)))
-
-
 def _difference(logs, want) -> str:
     """The first tile out of turn."""
-    for program, (line, should) in enumerate(zip(logs, want)):
-        if line != should:
-            at = _first_difference(line, should)
-            if at >= len(line):
-                return f"program {program} of {len(logs)} never computes {_tile(should[at])}, although it is its turn"
-            turn = f"when it is the turn of {_tile(should[at])}" if at < len(should) else "after its last turn"
-            return f"program {program} of {len(logs)} computes {_tile(line[at])} {turn}"
-    return ""
+    return difference(logs, want, "program", _tile)
 
 
 def _outside(tile: Tile, grids) -> bool:
@@ -259,16 +247,8 @@ def _numbers(first: int, step: int, count: int) -> str:
 
 def _pictures(grids, logs, want) -> list[dict]:
     """The tiles of every problem, each with its programs."""
-    turn = {tile: program for program, line in enumerate(want) for tile in line}
-    by: dict[Tile, list[int]] = {tile: [] for tile in turn}
-    for program, line in enumerate(logs):
-        for tile in line:
-            by.get(tile, []).append(program)
-    panels = []
-    for g, (rows, cols) in enumerate(grids):
-        places = [[(g, row, col) for col in range(cols)] for row in range(rows)]
-        states = [[RIGHT if by[t] == [turn[t]] else WRONG if by[t] else MISSING for t in line] for line in places]
-        labels = [[f"p{by[t][0]}" if len(by[t]) == 1 else f"{len(by[t])}×" for t in line] for line in places]
-        if rows * cols:
-            panels.append(table_panel(f"problem {g}", states, labels))
-    return panels
+    tables = (
+        (f"problem {g}", [[(g, row, col) for col in range(cols)] for row in range(rows)])
+        for g, (rows, cols) in enumerate(grids)
+    )
+    return pictures(tables, logs, want, "p")

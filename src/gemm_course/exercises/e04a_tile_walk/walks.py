@@ -98,11 +98,12 @@ class Walk(NamedTuple):
 
     def _log(self, program: int, programs: int) -> list[Tile]:
         tile, passed, found = program, 0, []
+        place = (_PLACES | _HALVES)[self.place]
         for g, (rows, cols) in enumerate(self.grids):
             tile, before = program if self.returns else tile, len(found)
             tiles = self.areas[g] if self.areas else rows * cols
             while tile < (0 if self.mixes else passed) + tiles + self.late:
-                found.append((g, *(_PLACES | _HALVES)[self.place](tile - passed, tile, rows, cols)))
+                found.append((g, *place(tile - passed, tile, rows, cols)))
                 tile += self.step
                 if self.leaves or self.strays:
                     break

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gemm_course.judging.case import Case, Finding, Ran, expect_value
+from gemm_course.judging.failure_sentences import counted
 from gemm_course.judging.panels import row_panel
-from gemm_course.judging.sentences import counted
 
 SLACK = 1.03  # over longest first: other good schedules may be a little later
 SHOWN = 24
@@ -52,25 +52,14 @@ def draw(rng: random.Random) -> list[Case]:
     ]
 
 
-def _first_free(costs, programs: int, order) -> list[list[int]]:
-    """Tiles in an order, each to the program that is free first."""
+def _first_free(costs, programs: int, order, adds: bool = True) -> list[list[int]]:
+    """Tiles in an order, each to the program that is free first; its total is its last tile's cost if none is added."""
     lines: list[list[int]] = [[] for _ in range(programs)]
     free = [(0, program) for program in range(programs)]
     for tile in order:
         busy, program = free[0]
         lines[program].append(tile)
-        heapq.heapreplace(free, (busy + costs[tile], program))
-    return lines
-
-
-def _by_last_cost(costs, programs: int, order) -> list[list[int]]:
-    """As `_first_free`, if a program's total is the cost of its last tile."""
-    lines: list[list[int]] = [[] for _ in range(programs)]
-    free = [(0, program) for program in range(programs)]
-    for tile in order:
-        _, program = free[0]
-        lines[program].append(tile)
-        heapq.heapreplace(free, (costs[tile], program))
+        heapq.heapreplace(free, (busy * adds + costs[tile], program))
     return lines
 
 
@@ -126,8 +115,8 @@ _OTHERS = {
     "round-robin": lambda costs, programs: _dealt(programs, range(len(costs))),
     "places": lambda costs, programs: _first_free(sorted(costs, reverse=True), programs, range(len(costs))),
     "filled": _filled,
-    "last cost": lambda costs, programs: _by_last_cost(costs, programs, _by_cost(costs)),
-    "last cost, as listed": lambda costs, programs: _by_last_cost(costs, programs, range(len(costs))),
+    "last cost": lambda costs, programs: _first_free(costs, programs, _by_cost(costs), adds=False),
+    "last cost, as listed": lambda costs, programs: _first_free(costs, programs, range(len(costs)), adds=False),
 }
 _SHARE = ("listed", "shortest", "roughly", "rounds", "back and forth", "in turn")
 

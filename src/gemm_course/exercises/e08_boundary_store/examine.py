@@ -76,76 +76,48 @@ def _about_stores(ran: Ran) -> Cause | None:
     return diagnosis.wrong_stride(ran)
 
 
-# Mistake → (first row and column, end of rows and of columns) of what tile (j, i) of a group stores, from j, i, the
-# group's start and end, and N; where it is not 0, also the column before which nothing is stored.
-_STORES = {
-    "i and j are exchanged: i counts tiles along the group, j along N": (
-        lambda j, i, start, end, n: (i * BLOCK_N, start + j * BLOCK_M, n, end)
-    ),
-    "rows are counted by i: i counts tiles along the group, and j those along N": (
-        lambda j, i, start, end, n: (i * BLOCK_N, start + i * BLOCK_M, n, end)
-    ),
-    "columns are counted by j: j counts tiles along N, and i those along the group": (
-        lambda j, i, start, end, n: (j * BLOCK_N, start + j * BLOCK_M, n, end)
-    ),
-    "columns are not counted by i: every tile of a group begins at its start": (
-        lambda j, i, start, end, n: (j * BLOCK_N, start, n, end)
-    ),
-    "BLOCK_M and BLOCK_N are exchanged: a tile has BLOCK_N rows of C, and BLOCK_M of its columns": (
-        lambda j, i, start, end, n: (j * BLOCK_M, start + i * BLOCK_N, n, end)
-    ),
-    "rows of C come in steps of BLOCK_N, and here in steps of BLOCK_M": (
-        lambda j, i, start, end, n: (j * BLOCK_M, start + i * BLOCK_M, n, end)
-    ),
-    "columns of C come in steps of BLOCK_M, and here in steps of BLOCK_N": (
-        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_N, n, end)
-    ),
-    "the mask compares columns with N, which is where rows of C end: columns end at `end`": (
-        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, n)
-    ),
-    "the ends are exchanged in the mask: rows of C end at N, and columns at `end`": (
-        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, end, n)
-    ),
-    "`start` is not added: the first column of a group's tile 0 is `start`": (
-        lambda j, i, start, end, n: (j * BLOCK_N, i * BLOCK_M, n, end)
-    ),
-    "`start` is not added, and the mask leaves out what lies before: the first column of a group's tile 0 is `start`": (
-        lambda j, i, start, end, n: (j * BLOCK_N, i * BLOCK_M, n, end, start)
-    ),
-    "`start` counts columns, and here it is multiplied by BLOCK_M: a tile begins at start + i * BLOCK_M": (
-        lambda j, i, start, end, n: (j * BLOCK_N, (start + i) * BLOCK_M, n, end)
-    ),
-    "`start` is added twice, once in the columns and once in the pointers": (
-        lambda j, i, start, end, n: (j * BLOCK_N, 2 * start + i * BLOCK_M, n, start + end)
-    ),
-    "`start` is added to the rows of C: a group is a range of columns": (
-        lambda j, i, start, end, n: (start + j * BLOCK_N, i * BLOCK_M, n, end)
-    ),
-    "`start` is added to the rows of C, too: a group is a range of columns alone": (
-        lambda j, i, start, end, n: (start + j * BLOCK_N, start + i * BLOCK_M, n, end)
-    ),
-    "the mask compares with the number of the group's columns, `end` - `start`, and not with where they end": (
-        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, end - start)
-    ),
-    "the mask subtracts `start` from the columns, and `end` counts from the first column of C, as they do": (
-        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, end + start)
-    ),
-    "the last row of C is left out: rows end at N, exclusive": (
-        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n - 1, end)
-    ),
-    "i * BLOCK_M is left out of the mask: every tile is compared as if it were the group's first": (
-        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, end + i * BLOCK_M)
-    ),
-    "a group's last tile is stored whole: each of its columns has to be compared with `end`": (
-        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, start - (start - end) // BLOCK_M * BLOCK_M)
-    ),
-    "every tile is stored one column further on: the first column of a group's tile 0 is `start`": (
-        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M + 1, n, end + 1)
-    ),
-    "every tile is stored one column too early: the first column of a group's tile 0 is `start`": (
-        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M - 1, n, end - 1)
-    ),
-}
+def _stores(j: int, i: int, start: int, end: int, n: int) -> dict[str, tuple[int, ...]]:
+    """Mistake → what tile (j, i) of a group stores: first row and column, end of rows and of columns.
+
+    A fifth number, where there is one, is the column before which nothing is stored.
+    """
+    row, column = j * BLOCK_N, start + i * BLOCK_M
+    first = "the first column of a group's tile 0 is `start`"
+    return {
+        "i and j are exchanged: i counts tiles along the group, j along N": (i * BLOCK_N, start + j * BLOCK_M, n, end),
+        "rows are counted by i: i counts tiles along the group, and j those along N": (i * BLOCK_N, column, n, end),
+        "columns are counted by j: j counts tiles along N, and i those along the group":
+            (row, start + j * BLOCK_M, n, end),
+        "columns are not counted by i: every tile of a group begins at its start": (row, start, n, end),
+        "BLOCK_M and BLOCK_N are exchanged: a tile has BLOCK_N rows of C, and BLOCK_M of its columns":
+            (j * BLOCK_M, start + i * BLOCK_N, n, end),
+        "rows of C come in steps of BLOCK_N, and here in steps of BLOCK_M": (j * BLOCK_M, column, n, end),
+        "columns of C come in steps of BLOCK_M, and here in steps of BLOCK_N": (row, start + i * BLOCK_N, n, end),
+        "the mask compares columns with N, which is where rows of C end: columns end at `end`": (row, column, n, n),
+        "the ends are exchanged in the mask: rows of C end at N, and columns at `end`": (row, column, end, n),
+        f"`start` is not added: {first}": (row, i * BLOCK_M, n, end),
+        f"`start` is not added, and the mask leaves out what lies before: {first}": (row, i * BLOCK_M, n, end, start),
+        "`start` counts columns, and here it is multiplied by BLOCK_M: a tile begins at start + i * BLOCK_M":
+            (row, (start + i) * BLOCK_M, n, end),
+        "`start` is added twice, once in the columns and once in the pointers":
+            (row, 2 * start + i * BLOCK_M, n, start + end),
+        "`start` is added to the rows of C: a group is a range of columns": (start + j * BLOCK_N, i * BLOCK_M, n, end),
+        "`start` is added to the rows of C, too: a group is a range of columns alone":
+            (start + j * BLOCK_N, column, n, end),
+        "the mask compares with the number of the group's columns, `end` - `start`, and not with where they end":
+            (row, column, n, end - start),
+        "the mask subtracts `start` from the columns, and `end` counts from the first column of C, as they do":
+            (row, column, n, end + start),
+        "the last row of C is left out: rows end at N, exclusive": (row, column, n - 1, end),
+        "i * BLOCK_M is left out of the mask: every tile is compared as if it were the group's first":
+            (row, column, n, end + i * BLOCK_M),
+        "a group's last tile is stored whole: each of its columns has to be compared with `end`":
+            (row, column, n, start - (start - end) // BLOCK_M * BLOCK_M),
+        f"every tile is stored one column further on: {first}": (row, column + 1, n, end + 1),
+        f"every tile is stored one column too early: {first}": (row, column - 1, n, end - 1),
+    }  # fmt: skip
+
+
 _NO_END = "no column is masked: the mask has to compare them with `end`"
 _CUT_OFF = "tiles are cut off where C ends, at `total_m`, and not where their group does, at `end`"
 _TURNED = "C is stored transposed: a feature is a row of C, ldc elements after the one before, and a token a column"
@@ -162,7 +134,8 @@ def _known(case: Case, ran: Ran) -> list[str]:
     def whole_tiles(j, i, start, end, n):
         return j * BLOCK_N, start + i * BLOCK_M, n, total
 
-    stores = {**_STORES, **dict.fromkeys(unmasked, whole_tiles)}
+    stores = {why: lambda *tile, why=why: _stores(*tile)[why] for why in _stores(0, 0, 0, 0, 0)}
+    stores |= dict.fromkeys(unmasked, whole_tiles)
     found = [why for why, place in stores.items() if _gives(case, c, place)]
     for unit in (2, 4, 8, 16):
 
@@ -258,14 +231,12 @@ def _pieces(values, step: int) -> set[tuple[float, ...]]:
 
 def _rounded(c: Written, exact, mine) -> str | None:
     """A message if the written elements of the computed groups are right except for their rounding."""
-    for dtype in (torch.float16, torch.bfloat16):
-        if dtype == c.values.dtype:
-            continue
-        roundings = (each[:, mine].to(c.values.dtype) for each in diagnosis.roundings(exact, dtype))
-        if any(torch.equal(c.values[:, mine], each) for each in roundings):
-            name, holds = (str(each).removeprefix("torch.") for each in (dtype, c.values.dtype))
-            return f"these are the right numbers, rounded to {name}; C is {holds}, as c_ptr.dtype.element_ty says"
-    return None
+    holds = c.values.dtype
+    name = diagnosis.rounded_to(exact, lambda each: torch.equal(c.values[:, mine], each[:, mine].to(holds)))
+    if not name:
+        return None
+    holds = str(holds).removeprefix("torch.")
+    return f"these are the right numbers, rounded to {name}; C is {holds}, as c_ptr.dtype.element_ty says"
 
 
 def _outside(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -67,15 +68,6 @@ def _clusters(each, sizes, columns):
     return sum(-(-size // down) for size in sizes) * -(-columns // across), -reuse(down, across)
 
 
-def _at_least_one(each, sizes, columns):
-    return score(each, [max(size, 1) for size in sizes], columns)
-
-
-def _area_of(each, sizes, columns):
-    down, across = block(each)
-    return score(each, sizes, columns)[0], -down * across
-
-
 def _floored(each, sizes, columns):
     """As `score`, but with the quotient of a group's rows, or of the columns, rounded down."""
     down, across = block(each)
@@ -123,12 +115,18 @@ MISTAKES: dict[str, tuple[Callable, str]] = {
         "only rows were rounded up, and not columns",
     ),
     "clusters": (_clusters, "clusters were counted, and not what they compute: a larger one takes longer"),
-    "empty": (_at_least_one, "a group without rows had a cluster, too"),
+    "empty": (
+        lambda each, sizes, columns: score(each, [max(size, 1) for size in sizes], columns),
+        "a group without rows had a cluster, too",
+    ),
     "rest": (
         lambda each, sizes, columns: score(each, sizes[1:], columns),
         "the first group did not count: as the difference of two ends, it begins at 0",
     ),
-    "area": (_area_of, "a block's size decided: what it fetches is rows plus columns, so its shape counts"),
+    "area": (
+        lambda each, sizes, columns: (score(each, sizes, columns)[0], -math.prod(block(each))),
+        "a block's size decided: what it fetches is rows plus columns, so its shape counts",
+    ),
     "small": (
         lambda each, sizes, columns: (score(each, sizes, columns)[0], reuse(*block(each))),
         "the smallest block were best",

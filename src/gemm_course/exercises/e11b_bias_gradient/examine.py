@@ -159,13 +159,8 @@ def _idle(launched: int, stored: int) -> str:
 def _writers(ran: Ran, bounds: list, right: bool) -> Causes:
     """Atomics, or elements stored several times; empty without any."""
     out = ran.outputs["out"]
-    for event in ran.events:
-        if event.kind == "atomic":
-            return Observed(
-                event,
-                ". Atomics add in the order in which programs arrive, and a float32 sum depends on that order: let one "
-                "program own each sum",
-            )
+    if atomic := token_sums.explain_atomic(ran):
+        return atomic
     if (times := int(out.counts.max())) < 2:
         return ""
     g, column = (out.counts == times).nonzero()[0].tolist()

@@ -14,8 +14,8 @@ from gemm_course.exercises.e12a_scaled_epilogue.run import BLOCK_K, BLOCK_M, BLO
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.causes import BELOW, Causes, Observed
+from gemm_course.judging.failure_sentences import counted
 from gemm_course.judging.panels import panel, tile_slices
-from gemm_course.judging.sentences import counted
 
 CHECKS = ("token", "group", "rounding", "rows")
 
@@ -221,60 +221,55 @@ def _below_size(case: Case, g: int, outside: float) -> Tensor:
 
 def _likely_scales(case: Case, undefined: bool) -> Iterator[tuple]:
     """(checks that break, message, what each group's sums are multiplied by) of mistakes with scales."""
-    table = case.inputs["scale_b"].double()
-
-    def token(g):
-        return _token_scales(case, g)[:, None]
-
-    yield ("token", "group"), "neither scale is in it: these are the unscaled sums", lambda g: 1.0
-    yield ("token",), "the tokens' scales are missing", lambda g: table[g]
-    yield ("group",), "the group's scale is missing", lambda g: token(g)
-    yield ("token",), "the tokens' scales were applied twice", lambda g: token(g) ** 2 * table[g]
-    yield ("group",), "the group's scale was applied twice", lambda g: token(g) * table[g] ** 2
-    yield ("token", "group"), "both scales were applied twice", lambda g: (token(g) * table[g]) ** 2
-    yield (
-        ("token", "group"),
-        "this was divided by the scales: multiply, stored number times scale is the real number",
-        lambda g: 1 / (token(g) * table[g]),
-    )
+    table, sizes = case.inputs["scale_b"].double(), case.inputs["sizes"]
+    both, of_tokens, of_group = ("token", "group"), ("token",), ("group",)
     divided = "multiply, stored number times scale is the real number"
-    yield ("token",), f"this was divided by the tokens' scales: {divided}", lambda g: table[g] / token(g)
-    yield ("group",), f"this was divided by the group's scale: {divided}", lambda g: token(g) / table[g]
-    yield ("token", "group"), "the scales were added to each other: they are factors", lambda g: token(g) + table[g]
-    yield (
-        ("token",),
-        (
-            "these are the scales from the beginning of scale_a, those of group 0: row `local` of group g is row "
-            "`rows` of the table"
-        ),
-        lambda g: _token_scales(case, g, 0)[:, None] * table[g],
+    factors = (  # from the tokens' scales and the group's
+        (both, "neither scale is in it: these are the unscaled sums", lambda token, group: 1.0),
+        (of_tokens, "the tokens' scales are missing", lambda token, group: group),
+        (of_group, "the group's scale is missing", lambda token, group: token),
+        (of_tokens, "the tokens' scales were applied twice", lambda token, group: token**2 * group),
+        (of_group, "the group's scale was applied twice", lambda token, group: token * group**2),
+        (both, "both scales were applied twice", lambda token, group: (token * group) ** 2),
+        (both, f"this was divided by the scales: {divided}", lambda token, group: 1 / (token * group)),
+        (of_tokens, f"this was divided by the tokens' scales: {divided}", lambda token, group: group / token),
+        (of_group, f"this was divided by the group's scale: {divided}", lambda token, group: token / group),
+        (both, "the scales were added to each other: they are factors", lambda token, group: token + group),
     )
-    ones = {"of its first one: load BLOCK_M scales": lambda tile: tile[0], "that is the largest of them": torch.amax}
-    for name, chosen in ones.items():
-        why = f"all rows of a tile have the scale {name}"
-        yield ("token",), why, lambda g, chosen=chosen: _in_tiles(case, g, chosen)[:, None] * table[g]
-    yield (
-        ("token",),
-        "every tile of a group has the scales of its first BLOCK_M rows: those of tile i begin i * BLOCK_M later",
-        lambda g: _token_scales(case, g)[torch.arange(case.inputs["sizes"][g]) % BLOCK_M, None] * table[g],
-    )
-    # What a masked element counts as: NaN, if nothing says so.
-    for outside in (0.0, *([torch.nan] if undefined else [])):
-        yield (
-            ("token",),
-            (
-                "the mask compares `rows`, counted over the room of all groups, with `size`, the rows of one: `local` "
-                "counts in the group"
-            ),
-            lambda g, outside=outside: _below_size(case, g, outside)[:, None] * table[g],
-        )
-    sizes, steps = case.inputs["sizes"], dict(zip(("N", "K"), case.inputs["b"].shape[1:]))
-    firsts = {f"g * {name}": [g * step for g in range(len(sizes))] for name, step in steps.items()}
+    for checks, why, factor in factors:
+        yield checks, why, lambda g, factor=factor: factor(_token_scales(case, g)[:, None], table[g])
+    for why, scales in _other_token_scales(case, undefined):
+        yield of_tokens, why, lambda g, scales=scales: scales(g)[:, None] * table[g]
+    firsts = {f"g * {name}": [g * step for g in range(len(sizes))]
+              for name, step in zip(("N", "K"), case.inputs["b"].shape[1:])}  # fmt: skip
     firsts["g * size"] = [g * size for g, size in enumerate(sizes)]
     firsts["the sum of the sizes before"] = [sum(sizes[:g]) for g in range(len(sizes))]
     for name, first in firsts.items():
         why = f"the scales of group g begin at g * max_m in scale_a, and these begin at {name}"
-        yield ("token",), why, lambda g, first=first: _token_scales(case, g, first[g])[:, None] * table[g]
+        yield of_tokens, why, lambda g, first=first: _token_scales(case, g, first[g])[:, None] * table[g]
+
+
+def _other_token_scales(case: Case, undefined: bool) -> Iterator[tuple[str, Callable]]:
+    """(message, the scales of a group's rows) of mistakes that take other scales of tokens."""
+    yield (
+        "these are the scales from the beginning of scale_a, those of group 0: row `local` of group g is row `rows` of "
+        "the table",
+        lambda g: _token_scales(case, g, 0),
+    )
+    ones = {"of its first one: load BLOCK_M scales": lambda tile: tile[0], "that is the largest of them": torch.amax}
+    for name, chosen in ones.items():
+        yield f"all rows of a tile have the scale {name}", lambda g, chosen=chosen: _in_tiles(case, g, chosen)
+    yield (
+        "every tile of a group has the scales of its first BLOCK_M rows: those of tile i begin i * BLOCK_M later",
+        lambda g: _token_scales(case, g)[torch.arange(case.inputs["sizes"][g]) % BLOCK_M],
+    )
+    # What a masked element counts as: NaN, if nothing says so.
+    for outside in (0.0, *([torch.nan] if undefined else [])):
+        yield (
+            "the mask compares `rows`, counted over the room of all groups, with `size`, the rows of one: `local` "
+            "counts in the group",
+            lambda g, outside=outside: _below_size(case, g, outside),
+        )
 
 
 def _cut_off(case: Case, parts: dict, sums: dict, gave: Callable) -> tuple[str, str] | None:

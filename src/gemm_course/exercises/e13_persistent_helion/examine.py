@@ -9,11 +9,10 @@ from itertools import permutations
 
 from gemm_course.exercises.e13_persistent_helion.language import BLOCK_M, BLOCK_N
 from gemm_course.exercises.e13_persistent_helion.walks import DEALINGS, NUMBERINGS, Tile, flat, groups_of, in_turn
-from gemm_course.exercises.tile_orders import about_turns
+from gemm_course.exercises.tile_orders import about_turns, difference, pictures
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.causes import Words
-from gemm_course.judging.panels import MISSING, RIGHT, WRONG, table_panel
-from gemm_course.judging.sentences import counted
+from gemm_course.judging.failure_sentences import counted
 
 HARD_CODED = 4  # never drawn as a number of workers where a check compares it with other numbers
 NOT_COUNTED = "not counted, because not every tile is computed exactly once"
@@ -152,15 +151,7 @@ def _about_order(got, want) -> tuple[str, Words]:
 
 def _difference(got, want) -> str:
     """The first tile that is computed out of turn, as a sentence."""
-    for worker, (line, should) in enumerate(zip(got, want)):
-        if line == should:
-            continue
-        at = next((i for i, pair in enumerate(zip(line, should)) if pair[0] != pair[1]), min(len(line), len(should)))
-        if at >= len(line):
-            return f"worker {worker} of {len(got)} never computes {_name(should[at])}, although it is its turn"
-        turn = f"when it is the turn of {_name(should[at])}" if at < len(should) else "after its last turn"
-        return f"worker {worker} of {len(got)} computes {_name(line[at])} {turn}"
-    return ""
+    return difference(got, want, "worker", _name)
 
 
 def _name(tile: Tile) -> str:
@@ -170,17 +161,8 @@ def _name(tile: Tile) -> str:
 
 def _pictures(groups, got, want) -> list[dict]:
     """The tiles of each group, each with its worker."""
-    turn = {tile: worker for worker, line in enumerate(want) for tile in line}
-    by: dict[Tile, list[int]] = {tile: [] for tile in turn}
-    for worker, line in enumerate(got):
-        for tile in line:
-            by.get(tile, []).append(worker)
-    panels = []
+    tables = []
     for g, tiles in enumerate(groups):
         rows, cols = (sorted({tile[axis] for tile in tiles}) for axis in (0, 2))
-        grid = [[(row, tiles[0][1], col) for col in cols] for row in rows]
-        states = [[RIGHT if by[t] == [turn[t]] else WRONG if by[t] else MISSING for t in line] for line in grid]
-        labels = [[f"w{by[t][0]}" if len(by[t]) == 1 else f"{len(by[t])}×" for t in line] for line in grid]
-        if tiles:
-            panels.append(table_panel(f"group {g}", states, labels))
-    return panels
+        tables.append((f"group {g}", [[(row, tiles[0][1], col) for col in cols] for row in rows]))
+    return pictures(tables, got, want, "w")

@@ -26,9 +26,23 @@ class _At(NamedTuple):
     start: int
     end: int
 
+    @property
+    def m(self) -> int:
+        """The right tile row: column by column, it is the one that changes from tile to tile."""
+        return self.own % self.tiles_m
+
+    @property
+    def n(self) -> int:
+        """The right tile column."""
+        return self.own // self.tiles_m
+
+    def place(self, m: int, n: int) -> Tile:
+        """The tile in a tile row and a tile column of its group."""
+        return _tile(m, n, self.start, self.end)
+
 
 def _right_place(at: _At) -> Tile:
-    return _tile(at.own % at.tiles_m, at.own // at.tiles_m, at.start, at.end)
+    return at.place(at.m, at.n)
 
 
 def groups_of(
@@ -83,21 +97,9 @@ def _in_strips(height: int) -> Callable:
     """Column by column in strips of so many tile rows."""
 
     def place(at: _At) -> Tile:
-        return _tile(*in_strip(at.own, at.tiles_m, at.tiles_n, height), at.start, at.end)
+        return at.place(*in_strip(at.own, at.tiles_m, at.tiles_n, height))
 
     return _placed(place)
-
-
-def _to_the_end(at: _At, total: int) -> Tile:
-    """The tile if the group's tile rows are counted to the end of the matrix."""
-    tiles_m = _tile_rows(total - at.start)
-    return _tile(at.own % tiles_m, at.own // tiles_m, at.start, at.end)
-
-
-def _one_more(at: _At) -> Tile:
-    """The tile if a group has one tile row more than its whole tiles, also where these are all."""
-    tiles_m = (at.end - at.start) // BLOCK_M + 1
-    return _tile(at.own % tiles_m, at.own // tiles_m, at.start, at.end)
 
 
 def _chosen(choose: Callable) -> Callable:
@@ -138,7 +140,7 @@ def _past_a_tile_row(at: _At) -> int:
 
 def _of_all_groups(sizes: Sequence[int], N: int) -> list[list[Tile]]:
     rows = sum(map(_tile_rows, sizes))
-    return groups_of(sizes, N, place=lambda at: _tile(at.own % rows, at.own // rows, at.start, at.end))
+    return groups_of(sizes, N, place=lambda at: _right_place(at._replace(tiles_m=rows)))
 
 
 def _moved_up(at: _At) -> Tile:
@@ -179,63 +181,36 @@ _CHOICES: tuple[tuple[str, Callable], ...] = (
 )  # fmt: skip
 # Check, what is wrong, and the groups' tiles that it gives; dealt in turn.
 NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
-    (
-        "once",
-        "a group's last rows do not fill a tile, and still need one: round up, (rows + BLOCK_M - 1) // BLOCK_M",
-        lambda sizes, N: groups_of(sizes, N, tile_rows=lambda size: size // BLOCK_M),
-    ),
-    (
-        "place",
-        "this counts row by row; column by column, the row changes from tile to tile",
-        _placed(lambda at: _tile(at.own // at.tiles_n, at.own % at.tiles_n, at.start, at.end)),
-    ),
-    (
-        "place",
-        _TOO_WIDE,
-        _placed(lambda at: _tile(at.own % at.tiles_m, at.own // at.tiles_n, at.start, at.end)),
-    ),
-    (
-        "place",
-        "the row is the remainder by tiles_m, the number of a group's tile rows; this is that by tiles_n",
-        _placed(lambda at: _tile(at.own % at.tiles_n, at.own // at.tiles_m, at.start, at.end)),
-    ),
-    ("place", _ONE_OF_TWO, _placed(lambda at: _tile(at.own % at.tiles_m, at.own % at.tiles_m, at.start, at.end))),
-    ("place", _ONE_OF_TWO, _placed(lambda at: _tile(at.own // at.tiles_m, at.own // at.tiles_m, at.start, at.end))),
-    (
-        "place",
-        "a tile's rows begin at its group's first row, `start`; `first` is the number of a tile",
-        _placed(lambda at: _tile(at.own % at.tiles_m, at.own // at.tiles_m, at.tile - at.own, at.end)),
-    ),
-    (
-        "once",
-        "the last columns do not fill a tile, and still need one: tiles_n is (N + BLOCK_N - 1) // BLOCK_N",
-        lambda sizes, N: [group[: _tile_rows(s) * (N // BLOCK_N)] for group, s in zip(groups_of(sizes, N), sizes)],
-    ),
+    ("once", "a group's last rows do not fill a tile, and still need one: round up, (rows + BLOCK_M - 1) // BLOCK_M",
+     lambda sizes, N: groups_of(sizes, N, tile_rows=lambda size: size // BLOCK_M)),
+    ("place", "this counts row by row; column by column, the row changes from tile to tile",
+     _placed(lambda at: at.place(at.own // at.tiles_n, at.own % at.tiles_n))),
+    ("place", _TOO_WIDE, _placed(lambda at: at.place(at.m, at.own // at.tiles_n))),
+    ("place", "the row is the remainder by tiles_m, the number of a group's tile rows; this is that by tiles_n",
+     _placed(lambda at: at.place(at.own % at.tiles_n, at.n))),
+    ("place", _ONE_OF_TWO, _placed(lambda at: at.place(at.m, at.m))),
+    ("place", _ONE_OF_TWO, _placed(lambda at: at.place(at.n, at.n))),
+    ("place", "a tile's rows begin at its group's first row, `start`; `first` is the number of a tile",
+     _placed(lambda at: _tile(at.m, at.n, at.tile - at.own, at.end))),
+    ("once", "the last columns do not fill a tile, and still need one: tiles_n is (N + BLOCK_N - 1) // BLOCK_N",
+     lambda sizes, N: [group[: _tile_rows(s) * (N // BLOCK_N)] for group, s in zip(groups_of(sizes, N), sizes)]),
     (
         "once",
         "tiles_m counts the tile rows from the group's start to the end of the matrix, and not to the group's `end`",
-        lambda sizes, N: groups_of(sizes, N, place=lambda at: _to_the_end(at, sum(sizes))),
+        lambda sizes, N: groups_of(
+            sizes, N, place=lambda at: _right_place(at._replace(tiles_m=_tile_rows(sum(sizes) - at.start)))
+        ),
     ),
-    (
-        "once",
-        "a group whose rows fill its tiles has no tile more: tiles_m is (end - start + BLOCK_M - 1) // BLOCK_M",
-        _placed(_one_more),
-    ),
+    ("once", "a group whose rows fill its tiles has no tile more: tiles_m is (end - start + BLOCK_M - 1) // BLOCK_M",
+     _placed(lambda at: _right_place(at._replace(tiles_m=(at.end - at.start) // BLOCK_M + 1)))),
     (
         "once",
         "tile_row_ends counts tile rows, and each of them has tiles_n tiles: the tiles end at tile_row_ends * tiles_n",
         lambda sizes, N: [group[: _tile_rows(size)] for group, size in zip(groups_of(sizes, N), sizes)],
     ),
-    (
-        "place",
-        _TOO_WIDE,
-        _placed(lambda at: _tile(at.own % at.tiles_n, at.own // at.tiles_n, at.start, at.end)),
-    ),
-    (
-        "place",
-        "a tile's rows begin at its group's first row: `start` is missing",
-        _placed(lambda at: _right_place(at._replace(start=0))),
-    ),
+    ("place", _TOO_WIDE, _placed(lambda at: at.place(at.own % at.tiles_n, at.own // at.tiles_n))),
+    ("place", "a tile's rows begin at its group's first row: `start` is missing",
+     _placed(lambda at: _right_place(at._replace(start=0)))),
     (
         "place",
         "the tile ends with the matrix, not with its group: with a B for each group, it would overwrite the next one",
@@ -243,92 +218,37 @@ NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
     ),
     ("place", _ENDS_EARLY, _placed(lambda at: _with_its_own_end(at, at.start + at.tiles_m * BLOCK_M))),
     ("place", _ENDS_EARLY, _placed(lambda at: _with_its_own_end(at, at.end))),
-    (
-        "place",
-        _FIRST,
-        _placed(lambda at: _right_place(at._replace(own=at.tile))),
-    ),
-    (
-        "place",
-        f"{_FIRST} for the column, too",
-        _placed(lambda at: _tile(at.own % at.tiles_m, at.tile // at.tiles_m, at.start, at.end)),
-    ),
-    (
-        "place",
-        f"{_FIRST} for the row, too",
-        _placed(lambda at: _tile(at.tile % at.tiles_m, at.own // at.tiles_m, at.start, at.end)),
-    ),
-    (
-        "place",
-        "`first` is the number of a tile, and here it counts tile rows: take the largest of `tile_ends`",
-        _placed(lambda at: _right_place(at._replace(own=_past_a_tile_row(at)))),
-    ),
-    (
-        "place",
-        "the row is that of the tile in its column, (tile - first) % tiles_m: the remainder is missing",
-        _placed(lambda at: _tile(at.own, at.own // at.tiles_m, at.start, at.end)),
-    ),
-    (
-        "place",
-        "a group begins at any row, and here `start` is a multiple of BLOCK_M",
-        _rounded_down,
-    ),
-    (
-        "place",
-        "a column has as many tiles as its own group has tile rows; this divides by the tile rows of all groups",
-        _of_all_groups,
-    ),
-    (
-        "place",
-        "a group's last tile begins where its turn is, and `end` cuts it off; here it was moved up to be whole",
-        _placed(_moved_up),
-    ),
+    ("place", _FIRST, _placed(lambda at: _right_place(at._replace(own=at.tile)))),
+    ("place", f"{_FIRST} for the column, too", _placed(lambda at: at.place(at.m, at.tile // at.tiles_m))),
+    ("place", f"{_FIRST} for the row, too", _placed(lambda at: at.place(at.tile % at.tiles_m, at.n))),
+    ("place", "`first` is the number of a tile, and here it counts tile rows: take the largest of `tile_ends`",
+     _placed(lambda at: _right_place(at._replace(own=_past_a_tile_row(at))))),
+    ("place", "the row is that of the tile in its column, (tile - first) % tiles_m: the remainder is missing",
+     _placed(lambda at: at.place(at.own, at.n))),
+    ("place", "a group begins at any row, and here `start` is a multiple of BLOCK_M", _rounded_down),
+    ("place", "a column has as many tiles as its own group has tile rows; this divides by the tile rows of all groups",
+     _of_all_groups),
+    ("place", "a group's last tile begins where its turn is, and `end` cuts it off; here it was moved up to be whole",
+     _placed(_moved_up)),
     (
         "place",
         "the first tile of a group is counted in the group before. A group whose tiles end at n has passed for tile n, "
         "so compare with <=",
         _after,
     ),
-    (
-        "place",
-        f"BLOCK_M and BLOCK_N are exchanged: {_STEPS}",
-        _placed(lambda at: (at.start + at.own % at.tiles_m * BLOCK_N, at.end, at.own // at.tiles_m * BLOCK_M)),
-    ),
-    (
-        "place",
-        _STEPS,
-        _placed(lambda at: (at.start + at.own % at.tiles_m * BLOCK_M, at.end, at.own // at.tiles_m * BLOCK_M)),
-    ),
-    (
-        "place",
-        _STEPS,
-        _placed(lambda at: (at.start + at.own % at.tiles_m * BLOCK_N, at.end, at.own // at.tiles_m * BLOCK_N)),
-    ),
-    (
-        "place",
-        "`row` counts rows, and this adds the number of the tile row to `start`: times BLOCK_M",
-        _placed(lambda at: (at.start + at.own % at.tiles_m, at.end, at.own // at.tiles_m * BLOCK_N)),
-    ),
-    (
-        "place",
-        "`col` is the tile's first column, not the number of its tile column: times BLOCK_N",
-        _placed(lambda at: (at.start + at.own % at.tiles_m * BLOCK_M, at.end, at.own // at.tiles_m)),
-    ),
-    (
-        "empty",
-        "a group without rows has no tile: do not round its tile rows up to one",
-        lambda sizes, N: groups_of(sizes, N, tile_rows=lambda size: max(_tile_rows(size), 1)),
-    ),
+    ("place", f"BLOCK_M and BLOCK_N are exchanged: {_STEPS}",
+     _placed(lambda at: (at.start + at.m * BLOCK_N, at.end, at.n * BLOCK_M))),
+    ("place", _STEPS, _placed(lambda at: (at.start + at.m * BLOCK_M, at.end, at.n * BLOCK_M))),
+    ("place", _STEPS, _placed(lambda at: (at.start + at.m * BLOCK_N, at.end, at.n * BLOCK_N))),
+    ("place", "`row` counts rows, and this adds the number of the tile row to `start`: times BLOCK_M",
+     _placed(lambda at: (at.start + at.m, at.end, at.n * BLOCK_N))),
+    ("place", "`col` is the tile's first column, not the number of its tile column: times BLOCK_N",
+     _placed(lambda at: (at.start + at.m * BLOCK_M, at.end, at.n))),
+    ("empty", "a group without rows has no tile: do not round its tile rows up to one",
+     lambda sizes, N: groups_of(sizes, N, tile_rows=lambda size: max(_tile_rows(size), 1))),
     ("empty", "the walk ends at the first group without rows, but other groups follow", _up_to_empty),
     *(("once", f"{_WHERE}. {text}", _chosen(choose)) for text, choose in _CHOICES),
-    *(
-        (
-            "place",
-            about_strips(height),
-            _in_strips(height),
-        )
-        for height in (2, 3, 4, 6, 8)
-    ),
+    *(("place", about_strips(height), _in_strips(height)) for height in (2, 3, 4, 6, 8)),
 )  # fmt: skip
 
 

@@ -144,46 +144,32 @@ def _why(
         product = _product(case, index)
         return bool(product.isfinite().any()) and torch.allclose(got, product, rtol=0, atol=0, equal_nan=True)
 
-    for dtype in (torch.float16, torch.bfloat16):
-        if any(torch.equal(got, rounded) for rounded in diagnosis.roundings(want, dtype)):
-            name = str(dtype).removeprefix("torch.")
-            return "gather", (tiles, f"these are the right products, rounded to {name}: out is float32")
+    if name := diagnosis.rounded_to(want, lambda rounded: torch.equal(got, rounded)):
+        return "gather", (tiles, f"these are the right products, rounded to {name}: out is float32")
     if own.missing.any():
         text = "is each of an expert's rows stored, to its last column?"
         return "gather", (tiles, _other_stores(ran, want, bounds) or text)
     if case.inputs["first"] == 0 or not lost:
-        if gave(position):
-            return "gather", (
-                tiles,
-                "row r of out has row r of x. Which row it needs is in the table: token `tokens[r]`'s",
-            )
-        if gave(tokens[position - start]):
-            return "gather", (
-                tiles,
-                "these are the first entries of `tokens` for every expert: an expert's positions begin at `start`",
-            )
-        within = (position - start) % BLOCK_M
-        for first, name in ((start, "`start`"), (torch.zeros_like(start), "0")):
-            if gave(tokens[first + within]):
-                text = (
-                    f"every tile of an expert has the tokens from position {name} on: tile i begins i * BLOCK_M later"
-                )
-                return "gather", (tiles, text)
-        if gave(tokens[position] + 1):
-            return "gather", (
-                tiles,
-                "this is the row of token `tokens[r] + 1`: the row of token t begins at x_ptr + t * ldx",
-            )
-        if gave(tokens[position] // 2):
-            return "gather", (tiles, "this is the row of token `tokens[r] // 2`: the entries are tokens already")
-        if gave(tokens[start]):
-            return "gather", (tiles, "all rows of an expert have the token of its first one: load BLOCK_M tokens")
+        within, later = (position - start) % BLOCK_M, "on: tile i begins i * BLOCK_M later"
+        likely = {
+            "row r of out has row r of x. Which row it needs is in the table: token `tokens[r]`'s": position,
+            "these are the first entries of `tokens` for every expert: an expert's positions begin at `start`":
+                tokens[position - start],
+            f"every tile of an expert has the tokens from position `start` {later}": tokens[start + within],
+            f"every tile of an expert has the tokens from position 0 {later}": tokens[within],
+            "this is the row of token `tokens[r] + 1`: the row of token t begins at x_ptr + t * ldx":
+                tokens[position] + 1,
+            "this is the row of token `tokens[r] // 2`: the entries are tokens already": tokens[position] // 2,
+            "all rows of an expert have the token of its first one: load BLOCK_M tokens": tokens[start],
+        }  # fmt: skip
+        if text := next((text for text, index in likely.items() if gave(index)), ""):
+            return "gather", (tiles, text)
     elif case.inputs["first"] == FAR and torch.isnan(got).any():
         text = (
             f"the row of token {int(tokens[0])} begins past element 2**31, and a product of int32 numbers is int32: "
             "convert one of them first, `.to(tl.int64)`"
         )
-        return "wide", (_observed(lost), text)
+        return "wide", (Observed(lost[0]), text)
     if stride := next(filter(None, (event.wrong_stride for event in loads)), None):
         return "gather", (tiles, stride)
     if lost:
@@ -313,7 +299,3 @@ def _scattered(case: Case, ran: Ran) -> bool:
 def _without_pitch(event: Event) -> Event:
     """The event without the distance between a tile's first two rows: here that depends on the tokens."""
     return msgspec.structs.replace(event, pitch=None) if event.matrix == "x" else event
-
-
-def _observed(events: list[Event]) -> list[Causes]:
-    return [Observed(event) for event in events[:1]]

@@ -14,8 +14,8 @@ from gemm_course.exercises.inputs import whole_numbers
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.causes import BELOW, Causes, Event, Observed, Words
+from gemm_course.judging.failure_sentences import counted
 from gemm_course.judging.panels import panel
-from gemm_course.judging.sentences import counted
 
 CHECKS = ("sums", "place", "foreign", "float32", "writer", "bounds")
 
@@ -158,13 +158,8 @@ def _idle(value, needed: int) -> str:
 def _writers(ran: Ran) -> Causes:
     """Atomics, or elements stored several times; empty without any."""
     out = ran.outputs["out"]
-    for event in ran.events:
-        if event.kind == "atomic":
-            return Observed(
-                event,
-                ". Atomics add in the order in which programs arrive, and a float32 sum depends on that order: let one "
-                "program own each sum",
-            )
+    if atomic := token_sums.explain_atomic(ran):
+        return atomic
     if (times := int(out.counts.max())) < 2:
         return ""
     token, slot = (out.counts == times).nonzero()[0].tolist()
@@ -223,13 +218,11 @@ def _why(case: Case, ran: Ran, got: Tensor, missing: Tensor, dots: Tensor, want:
     gate, up, grad = _operands(case)
     if torch.allclose(got, (grad * torch.nn.functional.silu(gate) * up).sum(1), rtol=1e-5):
         return "sums", (tiles, "this is SiLU's activation. Here it is max(gate, 0) · up")
-    for dtype, name in ((torch.float16, "float16"), (torch.bfloat16, "bfloat16")):
-        for rounded in diagnosis.roundings(gate.clamp(min=0) * up, dtype):
-            if torch.equal(got, (grad * rounded).sum(1)):
-                text = f"the activation was rounded to {name}: it stays float32 until it is multiplied and summed"
-                return "float32", (tiles, text)
-        if any(torch.equal(got, rounded) for rounded in diagnosis.roundings(dots, dtype)):
-            return "float32", (tiles, f"these are the right sums, rounded to {name}: out is float32")
+    if name := diagnosis.rounded_to(gate.clamp(min=0) * up, lambda each: torch.equal(got, (grad * each).sum(1))):
+        text = f"the activation was rounded to {name}: it stays float32 until it is multiplied and summed"
+        return "float32", (tiles, text)
+    if name := diagnosis.rounded_to(dots, lambda each: torch.equal(got, each)):
+        return "float32", (tiles, f"these are the right sums, rounded to {name}: out is float32")
     if torch.isnan(got).all():
         return "sums", (tiles, _columns(case, [event for event in ran.events if event.kind == "load"]))
     if ((got - dots).abs() <= _terms(case).abs().sum(1) / 128).all():
@@ -261,50 +254,39 @@ def _wrong_place(case: Case, ran: Ran, dots: Tensor) -> str:
 def _likely_sums(case: Case) -> Iterator[tuple[str, Tensor]]:
     """(message, our positions' gradients) of mistakes in what is summed."""
     (gate, up, grad), terms = _operands(case), _terms(case)
-    i = terms.shape[1]
-    last = (i - 1) // BLOCK_I * BLOCK_I
-    first = f"this is the sum over the first BLOCK_I = {BLOCK_I} of {i} columns: does the loop go on, and add to `acc`?"
-    yield first, terms[:, :BLOCK_I].sum(1)
-    yield f"this is the sum over columns {last} to {i - 1} alone: is each block added to `acc`?", terms[:, last:].sum(1)
-    yield "the last block of columns is left out: it is not whole", terms[:, : i // BLOCK_I * BLOCK_I].sum(1)
-    step = sum(terms[:, at : at + BLOCK_I].sum(1) for at in range(0, i, BLOCK_M))
-    yield f"a turn adds BLOCK_I = {BLOCK_I} columns, and the next one begins BLOCK_M = {BLOCK_M} further on", step
-    yield "a negative gate counts as 0: tl.maximum(gate, 0.0)", (grad * gate * up).sum(1)
-    yield "a negative gate counts as 0, whatever up is: max(…, 0) is of the gate alone", (
-        grad * (gate * up).clamp(min=0)
-    ).sum(1)  # fmt: skip
-    yield "this has the gate without its sign: a negative one counts as 0, tl.maximum(gate, 0.0)", (
-        grad * gate.abs() * up
-    ).sum(1)  # fmt: skip
-    yield "this has min(gate, 0): a positive gate counts, and a negative one is 0", (
-        grad * gate.clamp(max=0) * up
-    ).sum(1)  # fmt: skip
-    pairs = torch.cat([gate, up], 1).unflatten(1, (-1, 2))
-    yield "gate and up were read in turn, from columns 2 c and 2 c + 1: they are columns c and I + c", (
-        grad * pairs[..., 0].clamp(min=0) * pairs[..., 1]
-    ).sum(1)  # fmt: skip
-    again = sum(terms[:, at : at + BLOCK_I].sum(1) for at in range(i))
-    yield (
-        f"a turn adds BLOCK_I = {BLOCK_I} columns, and the next one begins one further on: `range` needs a step",
-        again,
-    )
-    yield "gate and up are exchanged: max(…, 0) belongs to the first I columns of `pre`", (
-        grad * gate * up.clamp(min=0)
-    ).sum(1)  # fmt: skip
-    yield "up is limited, too: max(…, 0) is of the gate alone", (grad * gate.clamp(min=0) * up.clamp(min=0)).sum(1)
-    yield "this is without up: the activation is max(gate, 0) · up", (grad * gate.clamp(min=0)).sum(1)
-    yield "this is without the gate: the activation is max(gate, 0) · up", (grad * up).sum(1)
-    yield "this has 1 for a positive gate: that is the activation's derivative, not the activation", (
-        grad * (gate > 0) * up
-    ).sum(1)  # fmt: skip
-    yield "this is the sum of the activation: multiply by `grad`", (gate.clamp(min=0) * up).sum(1)
-    yield "this is the average over the columns: the gradient is their sum", (terms.sum(1) / i).float().double()
-    column = torch.arange(i) % BLOCK_I
-    yield f"the first BLOCK_I = {BLOCK_I} columns of `grad` were read in each turn", (
-        grad[:, column] * gate.clamp(min=0) * up
-    ).sum(1)  # fmt: skip
-    both = torch.cat([gate, up], 1)
+    i, active, both = terms.shape[1], gate.clamp(min=0), torch.cat([gate, up], 1)
+    last, turn = (i - 1) // BLOCK_I * BLOCK_I, f"a turn adds BLOCK_I = {BLOCK_I} columns, and the next one begins"
+    pairs = both.unflatten(1, (-1, 2))
+
+    def in_turns(step: int) -> Tensor:
+        return torch.cat([terms[:, at : at + BLOCK_I] for at in range(0, i, step)], 1)
+
+    summed = {
+        f"this is the sum over the first BLOCK_I = {BLOCK_I} of {i} columns: does the loop go on, and add to `acc`?":
+            terms[:, :BLOCK_I],
+        f"this is the sum over columns {last} to {i - 1} alone: is each block added to `acc`?": terms[:, last:],
+        "the last block of columns is left out: it is not whole": terms[:, : i // BLOCK_I * BLOCK_I],
+        f"{turn} BLOCK_M = {BLOCK_M} further on": in_turns(BLOCK_M),
+        "a negative gate counts as 0: tl.maximum(gate, 0.0)": grad * gate * up,
+        "a negative gate counts as 0, whatever up is: max(…, 0) is of the gate alone": grad * (gate * up).clamp(min=0),
+        "this has the gate without its sign: a negative one counts as 0, tl.maximum(gate, 0.0)": grad * gate.abs() * up,
+        "this has min(gate, 0): a positive gate counts, and a negative one is 0": grad * gate.clamp(max=0) * up,
+        "gate and up were read in turn, from columns 2 c and 2 c + 1: they are columns c and I + c":
+            grad * pairs[..., 0].clamp(min=0) * pairs[..., 1],
+        f"{turn} one further on: `range` needs a step": in_turns(1),
+        "gate and up are exchanged: max(…, 0) belongs to the first I columns of `pre`": grad * gate * up.clamp(min=0),
+        "up is limited, too: max(…, 0) is of the gate alone": grad * active * up.clamp(min=0),
+        "this is without up: the activation is max(gate, 0) · up": grad * active,
+        "this is without the gate: the activation is max(gate, 0) · up": grad * up,
+        "this has 1 for a positive gate: that is the activation's derivative, not the activation":
+            grad * (gate > 0) * up,
+        "this is the sum of the activation: multiply by `grad`": active * up,
+        f"the first BLOCK_I = {BLOCK_I} columns of `grad` were read in each turn":
+            grad[:, torch.arange(i) % BLOCK_I] * active * up,
+    }  # fmt: skip
     for shift in (BLOCK_I, 1, 0):
-        if 0 <= shift < i:
+        if shift < i:
             text = f"up was read {shift} columns after the gate: it begins I = {i} after it"
-            yield text, (grad * gate.clamp(min=0) * both[:, shift : shift + i]).sum(1)
+            summed[text] = grad * active * both[:, shift : shift + i]
+    yield from ((text, columns.sum(1)) for text, columns in summed.items())
+    yield "this is the average over the columns: the gradient is their sum", (terms.sum(1) / i).float().double()

@@ -7,12 +7,12 @@ import time
 import pytest
 
 from gemm_course.exercises import manifest
-from gemm_course.grading import submissions
+from gemm_course.grading import class_folder
 from hand_ins import answer, hand_in
 
 
 def students(folder):
-    return list(submissions.discover(folder, manifest.exercises()).students)
+    return list(class_folder.discover(folder, manifest.exercises()).students)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_marks_a_copy_is_no_students_name(tmp_path, name, student):
 def test_hidden_work_is_told_and_not_graded(tmp_path):
     names = ["...zip", ".01_offsets.ipynb", ".zip", "._ann.zip", ".DS_Store", ".x.ipynb/a", "ann.zip"]
     hand_in(tmp_path, dict.fromkeys(names, b""))
-    found = submissions.discover(tmp_path, manifest.exercises())
+    found = class_folder.discover(tmp_path, manifest.exercises())
     assert (found.unrecognized, list(found.students)) == (["...zip", ".01_offsets.ipynb", ".zip"], ["ann"])
 
 
@@ -88,7 +88,7 @@ def test_names_that_look_alike_and_merged_entries_are_told(tmp_path):
     hand_in(tmp_path, {f"{name}/01_offsets.ipynb": answer() for name in names})
     flood = {f"zoe_01_offsets ({i}).ipynb": answer() for i in range(2)}
     hand_in(tmp_path, flood | {"cas_01_offsets.ipynb": answer(), "cas_03_tail_masks.ipynb": answer()})
-    there = submissions.discover(tmp_path, manifest.exercises())
+    there = class_folder.discover(tmp_path, manifest.exercises())
     assert there.similar == [
         ["Anna", "anna", "\u0430nna"], ["ann-marie", "ann_marie"], ["b0b", "bob"], ["eve", r"eve\u200b"],
         ["wii", "w\u0456\u0456"],
@@ -98,5 +98,5 @@ def test_names_that_look_alike_and_merged_entries_are_told(tmp_path):
 
 def test_folders_of_one_name_in_different_letters_are_told(tmp_path):
     hand_in(tmp_path, {f"{name}/01_offsets.ipynb": answer() for name in ("Zo\u00eb", "Zoe\u0308", "Zoe")})
-    there = submissions.discover(tmp_path, manifest.exercises())
+    there = class_folder.discover(tmp_path, manifest.exercises())
     assert (list(there.students), there.alike) == (["Zoe", "Zo\u00eb"], ["Zo\u00eb"])
