@@ -884,7 +884,7 @@ for row in layers["rows"]:
 # %% [markdown]
 # One token has kernels of its own (lesson 14), which can be faster than both products: above 1.
 #
-# *FlashInfer* has a fused layer for inference alone. Its autotuner tries up to 120 tiles for each row; ours asks its
+# *FlashInfer* has a fused layer for inference. Its autotuner tries up to 120 tiles for each row; ours asks its
 # model of time. Next is FlashInfer's time over ours, both in graphs.
 #
 # **Guess:** who is ahead with few tokens, and who with many?
