@@ -890,11 +890,11 @@ for row in layers["rows"]:
 # **Guess:** who is ahead with few tokens, and who with many?
 
 # %% tags=["hide-output"]
-gains = layer_records.forward_gains(record.load("moe_forward"), "flashinfer")
-tokens = sorted({each for found in gains.values() for each in found})
-print(f"{'tokens':16}" + "".join(f"{each:>8,}" for each in tokens))
-for model, found in gains.items():
-    print(f"{model:16}" + "".join(f"{found[each]:8.2f}" if each in found else f"{'–':>8}" for each in tokens))
+forwards = layer_records.forward_gains(record.load("moe_forward"), "flashinfer")
+batches = sorted({each for ratios in forwards.values() for each in ratios})
+print(f"{'tokens':16}" + "".join(f"{each:>8,}" for each in batches))
+for title, ratios in forwards.items():
+    print(f"{title:16}" + "".join(f"{ratios[each]:8.2f}" if each in ratios else f"{'–':>8}" for each in batches))
 
 # %% [markdown]
 # <details><summary>Answer</summary>
