@@ -138,8 +138,8 @@ in_products = sum(1e3 * seconds(0, flops) for flops in product_flops(32768))
 print(f"predicted: {sum(plain_ms(32768)):.1f} ms for the layer, {in_products:.1f} ms of it in the products")
 
 # %% [markdown]
-# Outside of the products the tensor cores wait, and faster products do not help there. The prediction is also the least
-# time that the layer can take: not every operation is as fast as a copy.
+# Outside of the products the tensor cores wait, and faster products do not help there. The prediction is nearly the
+# least time that the layer can take. (Nearly: its rates are measured, and no bounds.)
 #
 # ## One fusion at a time
 #
@@ -243,7 +243,7 @@ recorded = layer_records.rows_of("qwen3-30b-a3b")
 
 def recorded_ms(T):  # the forward, with uniform routing: way → ms
     found = [row["us"] for row in recorded if (row["tokens"], row["routing"]) == (T, "uniform")]
-    names = {"transformers": "fifteen operations", "graph": "four kernels", "products": "two products alone"}
+    names = {"transformers": "fifteen operations", "ours": "four kernels", "products": "two products alone"}
     return {name: us[f"{way} forward"] / 1e3 for us in found for way, name in names.items() if f"{way} forward" in us}
 
 
@@ -256,11 +256,11 @@ figures.fusions(plans, recorded_ms(T))
 #
 # </details>
 #
-# Two of the rows have a time, recorded on an H200: the fifteen operations as transformers runs them, and the library's
-# layer in a CUDA graph. The steps between are no layers of a library, and were not timed.
+# Two of the rows have a time, recorded on an H200, both as called: the fifteen operations as transformers runs them,
+# and the library's layer. The steps between are no layers of a library, and were not timed.
 #
-# Nothing of it can be left out without merging the two products. That would need all of an expert's I columns in one
-# program, and its second weight as well: there is no room for them.
+# Nothing but the last pass can be left out without merging the two products. That would need all of an expert's I
+# columns in one program, and its second weight as well: there is no room for them.
 #
 # (In training the first product also stores its sums before the activation, because backward needs them: 2I columns
 # more for each row.)
@@ -306,8 +306,8 @@ print(f"the same, torch's products at their own rate:    predicted {in_float32 +
 # This is the first of the two products, whole: the gathered load, and SwiGLU in the epilogue. `tokens` has the row of
 # `x` for each row of the result. `ends` is the exclusive end of each expert's rows, as in lesson 08.
 #
-# - The host does not know how many rows an expert has. So the grid has room for all of them, and a program past its
-#   expert's end computes zeros and stores nothing.
+# - The host does not know how many rows an expert has. So the grid has programs for all rows, for each expert. A
+#   program past its expert's end computes zeros and stores nothing.
 # - Two accumulators, `gate` and `up`, share each block of `x`.
 
 
@@ -386,13 +386,13 @@ print("bytes of a cp.async:  ", sorted(compiled.widths["cp.async"]))
 #
 # </details>
 #
-# 16 bytes are the most that `cp.async` copies. This works because H is a multiple of 8, so each row of `x` begins at a
-# multiple of 16 bytes, whatever its number. The tensor cores do not notice the difference: `wgmma` reads both operands
-# from shared memory.
+# 16 bytes are the most that `cp.async` copies. The compiler uses them because it was told that H is a multiple of 16
+# (`divisible_by_16`), as a launch tells it for such an H: then every row of `x` begins at a multiple of 16 bytes.
+# Without that, every load has 2 bytes, and none is a `cp.async`. The tensor cores do not notice the gather: `wgmma`
+# reads both operands from shared memory.
 #
 # The price is in the instructions. A descriptor needs one thread for a whole block, and these loads need all threads,
-# with a pointer for each 16 bytes. This is why a fast Hopper kernel gives the gather to warps of its own, or gathers
-# rows in a separate pass when there are many.
+# with a pointer for each 16 bytes. This is why a fast Hopper kernel gives the gather to warps of its own.
 #
 # ## Who adds the results?
 #
@@ -460,7 +460,7 @@ figures.kept({"fifteen operations": torchs, "fused": needed})
 # </details>
 #
 # This is the plan of SonicMoE (see the references). A token costs 2H + 4kI bytes: `x`, which the layer before often
-# keeps anyway, and gate and up of its k rows. Let us see what the library keeps, in a small layer:
+# keeps anyway, and gate and up of its k rows. Let us see what the library keeps beside its arguments, in a small layer:
 
 # %%
 leaves = [each.clone().requires_grad_() for each in (x, gate_up, down, weights)]
@@ -480,15 +480,15 @@ print("2 bytes of 48 rows × 2 · 40 columns:", 2 * 48 * 80)
 #
 # ### One product, three results
 #
-# Backward starts with `dy`. For a row r of expert e, with the routing weight s and the activation a, forward computed y
-# += s · (a · W). So three gradients are needed:
+# Backward starts with `dy`. For a row r of expert e, with the routing weight s, the activation a, and W the transpose
+# of `down[e]`, forward computed y += s · (a · W). So three gradients are needed:
 #
 # - of a: s · (dy · Wᵀ);
 # - of W: (s · a)ᵀ · dy;
 # - of s, for the router: the dot product of dy with a · W.
 #
 # The third one seems to need the result a · W, H numbers for each row. But dy · (a · W) = (dy · Wᵀ) · a. The first
-# product of backward has dy · Wᵀ in its registers, and it recomputes a. So one epilogue gives all three:
+# product of backward has dy · Wᵀ in its registers, and it recomputes a. So one epilogue gives what all three need:
 
 # %%
 figures.backward_epilogue()
@@ -496,7 +496,8 @@ figures.backward_epilogue()
 # %% [markdown]
 # The dot product runs over all I columns, and a tile has only some of them. So each tile stores the sum of its own
 # columns, and the sums are added afterwards, in a fixed order. ([Exercise 14b](../exercises/14b_router_gradient.ipynb)
-# is this sum.)
+# computes this gradient in a kernel of its own.) Then there are dx (a product, and a combine with weights of 1) and the
+# two weight gradients of lesson 11.
 #
 # Here are all gradients of the small layer, by the library's kernels, against autograd through a float32 layer in plain
 # torch:
@@ -519,12 +520,10 @@ for name, one, other in zip(("x", "gate_up", "down", "weights"), mine, exact):
     print(f"gradient of {name:8} relative error {'under 0.002' if error < 0.002 else 'too large'}")
 
 # %% [markdown]
-# Then there are dx (a product, and a combine with weights of 1) and the two weight gradients of lesson 11.
-#
 # ## What goes wrong: an id that is not ours
 #
 # If experts are spread over several GPUs, a token may choose an expert that is elsewhere. Its id is then outside of [0,
-# E). Frameworks give it the weight 0, so that it adds nothing. Sorted by id, its rows come after the last expert.
+# E). Frameworks give it the weight 0, so that it adds nothing. The library sorts its rows behind those of all experts.
 # `grouped_mm` does not write these rows: they hold what the memory held before. We put NaN there, to see it.
 #
 # **Guess:** which tokens get NaN?
@@ -565,8 +564,9 @@ print("fused layer:  ", fused.isnan().any(1).nonzero().flatten().tolist())
 # The library adds to the small kernel: any strides, biases, other activations, interleaved gate and up, and the
 # pre-activation for training. The gathered load and the two epilogues are parts of the kernel of lesson 08: it takes
 # its load and its epilogue as arguments. On Hopper the CuTe kernel of lesson 10 has the same parts. There two warps
-# load the rows of `x`, each with its own addresses, into the ring of stages, while others multiply. Routing and combine
-# are kernels of their own.
+# load the rows of `x`, each with its own addresses, into the ring of stages, while others multiply. (It takes no bias
+# of the first product and no interleaved gate and up: these layers run more launches there.) Routing and combine are
+# kernels of their own.
 
 # %%
 display(fold(gated.gather_rows), fold(gated.store_activated), fold(gated.store_gradient))
@@ -606,10 +606,11 @@ for way, name in {"torch": "torch's", "auto": "the library's"}.items():
 # %% [markdown]
 # There are three regions:
 #
-# - **Thousands of tokens:** the bytes between the products count. Fusing saves most of them.
-# - **From sixteen to a few hundred tokens:** most experts have a few rows, so nearly all bytes are weights, and fusing
-#   saves few. The recorded gain has other reasons. torch's products are slower than the library's, as the last two
-#   lines show. And the layers were timed as called: the host needs time to launch fifteen operations.
+# - **A thousand tokens and more:** the bytes between the products count. Fusing saves most of them. The other half of
+#   the recorded gain are torch's additions in float32 and its slower products, as above.
+# - **Fewer:** most experts have a few rows, so nearly all bytes are weights, and fusing saves few. The recorded gain
+#   has other reasons. torch's products are slower than the library's, as the last two lines show. And the layers were
+#   timed as called: the host needs time to launch fifteen operations.
 # - **One token:** eight experts have one row each. Now four kernels save eleven of fifteen launches. What is left? (The
 #   recorded square there is over transformers' faster way for one token, of which more below.)
 
@@ -626,16 +627,17 @@ print(f"eleven launches: {11e6 * launch:.0f} µs")
 one = next((row["us"] for row in recorded if row["tokens"] == 1), {})
 ways = {
     "transformers' operations": "transformers forward", "its way for one token": "batched forward",
-    "two products alone": "products forward", "the library's layer": "graph forward", "reading": "reading",
+    "the library's layer": "ours forward", "two products alone": "products forward", "reading": "reading",
 }  # fmt: skip
 for name, way in ways.items():
     print(f"{name:24} {one[way]:5.0f} µs" if way in one else f"{name:24} not recorded yet")
 
 # %% [markdown]
-# The first line is probably the time of the host: the GPU's part was predicted above, and is far shorter. The last line
-# is `torch.amax` of as many bytes. It needs twice the time that was predicted from a copy of gigabytes. One reason may
-# be that such a short kernel hardly reaches the memory's full speed. So the library's layer takes about as long as
-# reading its weights. Only smaller weights would make it much faster.
+# The first three are as called, the others in a graph. The first line is probably the time of the host: the GPU's part
+# was predicted above, and is far shorter. The last line is `torch.amax` of as many bytes. It needs twice the time that
+# was predicted from a copy of gigabytes. One reason may be that such a short kernel hardly reaches the memory's full
+# speed. So the library's layer takes about as long as reading its weights. Only smaller weights would make it much
+# faster.
 #
 # For one token the library runs two kernels, not four. Nothing needs sorting. A tile of 16 rows would hold one row and
 # fifteen of zeros, so each kernel multiplies weights by vectors. A program has a few lines of one weight. It loads the
@@ -652,8 +654,8 @@ display(fold(moe_few.first_kernel), fold(moe_few.second_kernel))
 # ## Recorded
 #
 # The record has the time of the library's products alone: two in a forward, six in a training step. How many times as
-# long do whole layers take? At the grey line, everything around the products would be free. Products and this library
-# are in CUDA graphs, the others as called. Liger and the others' training steps are measured from 4,096 tokens on.
+# long do whole layers take? At the grey line, everything around the products would be free. The products are in a CUDA
+# graph, layers as called. Liger and the others' training steps are measured from 4,096 tokens on.
 
 # %%
 uniform = [row for row in recorded if row["routing"] == "uniform"]
@@ -662,9 +664,9 @@ panels = {title: layer_records.overheads(uniform, part) for title, part in parts
 figures.overheads(panels) if recorded else print("not recorded yet")
 
 # %% [markdown]
-# With up to 1,024 tokens the library's layer takes little longer than its products, which read or write all weights.
-# With more tokens the rest shows: in a forward the pass that adds results, in a step the pre-activation, too. No fusion
-# saves these bytes. Lesson 15 sets the layer beside its peers.
+# With up to 1,024 tokens the library's layer takes about a tenth longer than its products at most; both read weights.
+# (A step of one token waits for the host.) With more tokens the rest shows: in a forward the pass that adds results, in
+# a step the pre-activation, too. No fusion saves these bytes. Lesson 15 sets the layer beside its peers.
 #
 # ## In the library
 #
@@ -770,9 +772,9 @@ print("never 0.05 apart:", max(abs(a - b) for a, b in zip(*curves.values())) < 0
 figures.losses(curves)
 
 # %% [markdown]
-# The curves lie on each other. They are not equal bit by bit: the two layers add in different orders, and training
-# makes small differences larger. (On a CPU, `moe_feed_forward` computes with torch, expert after expert. With
-# `backend="triton"` it takes the kernels, in the interpreter: right, and slow.)
+# The curves lie on each other, but are not equal bit by bit: the two layers add in different orders. (On a CPU,
+# `moe_feed_forward` computes with torch, expert after expert, so this shows the swap alone. With `backend="triton"` it
+# takes the kernels, in the interpreter: right, and slow.)
 #
 # For a model of transformers, the library brings the call along. It needs the extra `transformers`:
 #
@@ -798,7 +800,7 @@ figures.losses(curves)
 #    would be right, and no combine is needed.</details>
 # 3. The layer before keeps `x` for its own backward. What does our layer keep in addition, for each token of
 #    Qwen3-30B-A3B? And if it kept `x` and computed the first product again?
-#    <details><summary>Answer</summary>4kI = 24,576 bytes: the pre-activation. Without it, backward would need a seventh
+#    <details><summary>Answer</summary>4kI = 24,576 bytes: the pre-activation. Without it, a step would need a seventh
 #    product, and keep nothing of its own.</details>
 # 4. In `layer_with_old_memory`, multiply first and choose then: `torch.where(weight == 0, 0, weighted)`. Is it right
 #    now? What about the gradients?

@@ -96,8 +96,8 @@ def kept(columns: Mapping[str, Mapping[str, float]]) -> Figure:
 def backward_epilogue() -> Figure:
     """Draw the one product of backward from which three results come: its epilogue reads what forward kept.
 
-    The tile of dy · Wᵀ stays in registers. With the kept pre-activation it gives the gradient of the pre-activation,
-    the activation once more, and a dot product for each row.
+    The tile of dy · Wᵀ stays in registers. With the kept pre-activation and the routing weight it gives the gradient of
+    the pre-activation, the activation once more, and a dot product for each row.
     """
     figure, axes = canvas(3.1)
 
@@ -105,25 +105,28 @@ def backward_epilogue() -> Figure:
         rectangle(axes, x, y, width, 0.8, fc=color, ec="white", gid=gid)
         centred(axes, x + width / 2, y + 0.4, text, fontsize=9, color=ink_on(color))
 
-    box(0, 0.2, 1.9, "dy, rows by index", ORANGE, "dy")
-    box(0, 1.7, 1.9, "down, Wᵀ", BLUE, "down")
-    box(0, 3.2, 1.9, "pre, kept", GREY, "pre")
-    box(3.1, 0.95, 2.1, "tile of dy · Wᵀ\n(registers)", FAINT, "sums")
-    box(3.1, 3.2, 2.1, "activation,\nits slope", FAINT, "again")
+    given = [("dy, rows by index", ORANGE), ("down, Wᵀ", BLUE), ("pre, kept", GREY), ("s, routing weight", GREY)]
+    for i, (text, color) in enumerate(given):
+        box(0, 0.1 + 1.1 * i, 1.9, text, color, text.split(",")[0])
+    box(2.7, 0.65, 1.9, "tile t of dy · Wᵀ\n(registers)", FAINT, "sums")
+    box(2.7, 2.3, 1.9, "activation a,\nits slope a′", FAINT, "again")
+    rectangle(axes, 5.3, 0.1, 0.9, 4.1, fc=FAINT, ec="white", gid="epilogue")
+    axes.text(5.75, 2.15, "epilogue", fontsize=9, rotation=90, ha="center", va="center")
     results = [
-        ("gradient of pre\n→ dx, gradient of gate_up", BLUE),
-        ("weight × activation\n→ gradient of down", BLUE),
-        ("sum over I of both\n→ the router's gradient", PINK),
+        ("s · t · a′: gradient of pre\n→ dx, gradient of gate_up", BLUE),
+        ("s · a\n→ gradient of down", BLUE),
+        ("t · a, summed over I\n→ the router's gradient", PINK),
     ]
     for i, (text, color) in enumerate(results):
-        box(6.7, 0.1 + 1.5 * i, 2.6, text, color, f"result {i}")
-        for y in (1.35, 3.6):
-            if not (i == 1 and y < 2):  # the activation needs no gradient
-                arrow(axes, (5.25, y), (6.65, 0.5 + 1.5 * i), GREY, lw=1.0, mutation_scale=14)
-    for y in (0.6, 2.1):
-        arrow(axes, (1.95, y), (3.05, 1.35), mutation_scale=16)
-    arrow(axes, (1.95, 3.6), (3.05, 3.6), mutation_scale=16)
-    bare(axes, (-0.1, 9.5), (4.1, -0.1))
+        box(6.9, 0.1 + 1.65 * i, 2.6, text, color, f"result {i}")
+        arrow(axes, (6.25, 0.5 + 1.65 * i), (6.85, 0.5 + 1.65 * i), mutation_scale=16)
+    ways = [
+        ((1.95, 0.5), (2.65, 1.0)), ((1.95, 1.6), (2.65, 1.1)), ((1.95, 2.7), (2.65, 2.7)),
+        ((4.65, 1.05), (5.25, 1.05)), ((4.65, 2.7), (5.25, 2.7)), ((1.95, 3.8), (5.25, 3.8)),
+    ]  # fmt: skip
+    for start, end in ways:
+        arrow(axes, start, end, mutation_scale=16)
+    bare(axes, (-0.1, 9.6), (4.4, -0.1))
     return figure
 
 
@@ -186,6 +189,6 @@ def losses(curves: Mapping[str, Sequence[float]]) -> Figure:
     left.legend(loc="upper right", fontsize=9)
     right.axhline(0, color=ORANGE, lw=2)
     right.set(xlabel="step")
-    right.set_title("difference", fontsize=10)
+    right.set_title(" and ".join(list(curves)[1:]) + f" minus {next(iter(curves))}", fontsize=10)
     right.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     return figure

@@ -92,13 +92,13 @@ def gains(rows: Sequence[Mapping]) -> dict[str, dict[int, float]]:
         rows: as from ``rows_of``; those without both times are left out.
 
     Returns:
-        "<routing>, recorded" → tokens → ratio.
+        "<routing> routing, recorded" → tokens → ratio.
     """
     found: dict[str, dict[int, float]] = {}
     for row in rows:
         us = row["us"]
         if "ours forward" in us and (theirs := peer_us(us, "transformers", "forward")):
-            ratios = found.setdefault(f"{row['routing'].replace('zipf', 'Zipf')}, recorded", {})
+            ratios = found.setdefault(f"{row['routing'].replace('zipf', 'Zipf')} routing, recorded", {})
             ratios[row["tokens"]] = theirs / us["ours forward"]
     return found
 
@@ -121,13 +121,13 @@ def forward_gains(results: Mapping, peer: str) -> dict[str, dict[int, float]]:
 def overheads(rows: Sequence[Mapping], part: str) -> dict[str, dict[int, float]]:
     """How many times as long each layer takes as its own grouped products alone: way → tokens → ratio.
 
-    Products and ours are timed as CUDA graphs, peers as called.
+    Products are timed as a CUDA graph, layers as called.
 
     Args:
         rows: as from ``rows_of``; of one routing.
         part: "forward" or "step".
     """
-    names = {"transformers": "fifteen operations", "liger": "Liger", "graph": "this library"}
+    names = {"transformers": "fifteen operations", "liger": "Liger", "ours": "this library"}
     found: dict[str, dict[int, float]] = {}
     for row in rows:
         us = row["us"]

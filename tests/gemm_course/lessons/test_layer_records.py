@@ -33,15 +33,18 @@ def test_gains_of_a_layer_are_by_routing():
         layer_row(64, "uniform", transformers_forward=9.0, ours_forward=6.0),
         layer_row(4096, transformers_forward=40.0, ours_forward=20.0),
     ]  # fmt: skip
-    assert layer_records.gains(rows) == {"Zipf, recorded": {64: 1.2, 4096: 2.0}, "uniform, recorded": {64: 1.5}}
+    assert layer_records.gains(rows) == {
+        "Zipf routing, recorded": {64: 1.2, 4096: 2.0},
+        "uniform routing, recorded": {64: 1.5},
+    }
 
 
 def test_overheads_of_a_layer_are_over_its_own_products():
     rows = [
         layer_row(
-            64, products_step=10.0, graph_step=12.0, ours_step=99.0, transformers_step=20.0, products_forward=4.0
+            64, products_step=10.0, graph_step=99.0, ours_step=12.0, transformers_step=20.0, products_forward=4.0
         ),
-        layer_row(4096, products_step=100.0, graph_step=110.0, liger_step=150.0, graph_forward=5.0),
+        layer_row(4096, products_step=100.0, ours_step=110.0, liger_step=150.0, ours_forward=5.0),
     ]
     assert layer_records.overheads(rows, "step") == {
         "fifteen operations": {64: 2.0}, "this library": {64: 1.2, 4096: 1.1}, "Liger": {4096: 1.5},
