@@ -42,7 +42,7 @@ class Homes(NamedTuple):
     ``r * max_tokens + t`` of the token's rank, as token t came to row ``source * max_tokens + t`` of rank r.
 
     Attributes:
-        rows: int32 (T * min(k, ranks),), for each token the rows of its ranks, ascending; then -1.
+        rows: int32 (T, min(k, ranks)), for each token the rows of its ranks, ascending; then -1.
         carriers: int32 (T, k), the row of each choice; -1 for ids that are no expert.
     """
 
@@ -169,7 +169,7 @@ def _sends_by_torch(top_k_index: Tensor, num_local_experts: int, ranks: int) -> 
     table = torch.where(order < ranks, order, -1)
     routing = Routing.of(table, ranks, backend="torch")
     send_of_rank = torch.full((tokens, ranks + 1), -1, dtype=torch.int32, device=device)
-    send_of_rank.scatter_(1, order, routing.rows.reshape(tokens, places))
+    send_of_rank.scatter_(1, order, routing.rows)
     goal, of_token = table.reshape(-1)[routing.choices.long()][:, None], routing.tokens.long()
     local = torch.where(rank[of_token] == goal, ids[of_token] - goal * num_local_experts, -1)
     counts = torch.full((ranks + 1, 2), top_k, dtype=torch.int32, device=device)

@@ -26,7 +26,7 @@ def total(rows: Tensor, routing: Routing | Homes, tokens: int) -> Tensor:
         return rows.new_zeros(tokens, rows.shape[1])
     if rows.device.type != "cpu":
         return steps.combine(rows.contiguous(), routing, tokens)
-    places = routing.rows.reshape(tokens, -1).long()
+    places = routing.rows.long()
     result = torch.zeros(tokens, rows.shape[1], dtype=torch.float32, device=rows.device)
     for place in places.unbind(1):
         found = rows.index_select(0, place.clamp(min=0)).float()

@@ -229,9 +229,9 @@ def _on_products(
     if getattr(experts, "has_post_expert_norm", False):
         result = experts.post_expert_norm(result)
     # Choices of other ranks have no row. Their weights may be NaN, and get no gradient.
-    elsewhere = (routing.rows < 0).reshape(top_k_weights.shape)
+    elsewhere = routing.rows < 0
     weights = torch.where(elsewhere, 0.0, top_k_weights.float())
-    places = result[routing.rows.clamp(min=0).long()].reshape(*top_k_weights.shape, x.shape[1]).float()
+    places = result[routing.rows.clamp(min=0).long()].float()
     places = torch.where(elsewhere[..., None], 0.0, places)
     return (places * weights[..., None]).sum(1).to(x.dtype)
 

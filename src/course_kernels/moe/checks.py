@@ -105,12 +105,14 @@ def check_choices(top_k_index, weights: Tensor, experts: int) -> None:
 
 
 def check_routing(routing, weights: Tensor, experts: int) -> None:
-    """Raise unless a given routing is of as many choices and experts."""
+    """Raise unless a given routing is of as many tokens, choices of each, and experts."""
     if not isinstance(routing, Routing):
         raise TypeError(f"routing must be a Routing, from Routing.of, got {type(routing).__name__}")
-    count = weights.shape[0] * weights.shape[1]
-    if differ(routing.rows.shape[0], count, "routing must be of the same choices"):
-        raise ValueError(f"routing must be of the {count} choices of top_k_weights, got {routing.rows.shape[0]}")
+    if any(differ(*each, "routing must be of the same choices") for each in zip(routing.rows.shape, weights.shape)):
+        raise ValueError(
+            f"routing must be of the tokens and choices of top_k_weights, (T, k) = {tuple(weights.shape)}, got "
+            f"{tuple(routing.rows.shape)}"
+        )
     if differ(routing.ends.shape[0], experts, "routing must be of the same experts"):
         raise ValueError(f"routing must be of {experts} experts, got {routing.ends.shape[0]}")
     if routing.ends.device != weights.device:

@@ -68,12 +68,12 @@ class Rounding(NamedTuple):
                 factors = factors * scale.reshape(-1, *(1,) * (factors.dim() - 1))
             return Rounded(values.view(torch.uint8)[of_rows].view(FP8), factors)
         values, blocks = x.new_empty((count, cols), dtype=FP8), self._blocks(cols)
-        factors = x.new_empty((blocks, routing.rows.shape[0]), dtype=torch.float32)
+        factors = x.new_empty((blocks, routing.rows.numel()), dtype=torch.float32)
         block_m, block_n = self._tile(cols, 4096)
         launch(
             "moe_float8", "quantize_tokens_kernel", -(-tokens // block_m) * blocks, tokens, x_ptr=x,
             positions_ptr=routing.rows, weights_ptr=weights, q_ptr=values, scale_ptr=factors, stride_t=x.stride(0),
-            stride_h=x.stride(1), COLS=cols, TOP_K=routing.rows.shape[0] // tokens, WHOLE=self.is_whole,
+            stride_h=x.stride(1), COLS=cols, TOP_K=routing.rows.shape[1], WHOLE=self.is_whole,
             BLOCK_M=block_m, BLOCK_N=block_n, ROUND=not x.is_cuda,
         )  # fmt: skip
         return Rounded(values, self._of_lines(factors)[:count])

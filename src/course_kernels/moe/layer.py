@@ -386,8 +386,8 @@ def _adapter_gradient(left: LowRank, right: Tensor, ends: Tensor, form: Form) ->
 
 def bias_dots(grad: Tensor, bias: Tensor, routing: Routing) -> Tensor:
     """The dot product of each choice's gradient and its expert's bias: float32 (T, k), 0 for choices without a row."""
-    tokens, rows = grad.shape[0], routing.rows.reshape(grad.shape[0], -1)
+    rows = routing.rows
     everywhere = grad.float() @ bias.float().mT  # (T, E)
     expert = torch.searchsorted(routing.ends, rows.clamp(min=0), right=True, out_int32=False)
     found = everywhere.gather(1, expert.clamp(max=bias.shape[0] - 1))
-    return torch.where(rows < 0, 0.0, found).reshape(tokens, -1)
+    return torch.where(rows < 0, 0.0, found)

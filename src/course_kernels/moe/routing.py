@@ -28,7 +28,7 @@ class Routing(NamedTuple):
         ends: int32 (E,), the exclusive end of each expert's rows.
         tokens: int32 (T * k,), the token of each row.
         choices: int32 (T * k,), the number of the choice of each row.
-        rows: int32 (T * k,), the row of each choice; -1 for those that no expert here has.
+        rows: int32 (T, k), the row of each choice; -1 for those that no expert here has.
     """
 
     ends: Tensor
@@ -104,6 +104,7 @@ class Sorting:
     def __init__(self, ids: Tensor, num_experts: int):
         (tokens, top_k), (stride_t, stride_k) = ids.shape, ids.stride()
         self._count, self._experts, self._device = tokens * top_k, num_experts, ids.device
+        self._shape = tokens, top_k
         self._few = self._count <= FEW
         self._chunks = chunks = -(-self._count // CHUNK)
         common = dict(stride_t=stride_t, stride_k=stride_k, TOP_K=top_k, EXPERTS=num_experts)
@@ -133,7 +134,8 @@ class Sorting:
     def __call__(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The fields of ``Routing``. The device is the current one."""
         experts, count = self._experts, self._count
-        ends, of_row, choices, rows = self._empty(experts), self._empty(count), self._empty(count), self._empty(count)
+        ends, of_row, choices = self._empty(experts), self._empty(count), self._empty(count)
+        rows = torch.empty_strided(self._shape, (self._shape[1], 1), dtype=torch.int32, device=self._device)
         if not count:
             ends.zero_()
         elif self._few:
@@ -162,7 +164,7 @@ def _sorted_by_torch(top_k_index: Tensor, num_experts: int) -> tuple[Tensor, Ten
     number = torch.arange(flat.shape[0], dtype=torch.int32, device=flat.device)
     rows = torch.empty_like(number).scatter_(0, choices, number)
     rows = torch.where(expert < num_experts, rows, -1)
-    return ends, (choices // max(1, top_k)).int(), choices.int(), rows
+    return ends, (choices // max(1, top_k)).int(), choices.int(), rows.view(top_k_index.shape)
 
 
 _library = torch.library.Library("course_kernels", "FRAGMENT")
@@ -177,5 +179,5 @@ _library.impl("moe_routing", sort_choices, "CompositeExplicitAutograd")
 def _fake(top_k_index, num_experts, backend):
     check_ids(top_k_index, num_experts)
     count = top_k_index.shape[0] * top_k_index.shape[1]
-    sizes = (num_experts, count, count, count)
+    sizes = (num_experts,), (count,), (count,), top_k_index.shape
     return tuple(top_k_index.new_empty(size, dtype=torch.int32) for size in sizes)

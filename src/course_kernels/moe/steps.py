@@ -29,8 +29,8 @@ def constants_of(activation: Activation, interleaved: bool) -> dict[str, int | f
     )  # fmt: skip
 
 
-def _sizes(routing: Routing, cols: int, tokens: int) -> dict[str, int]:
-    return dict(COLS=cols, EXPERTS=routing.ends.shape[0], TOP_K=routing.rows.shape[0] // tokens)
+def _sizes(routing: Routing, cols: int) -> dict[str, int]:
+    return dict(COLS=cols, EXPERTS=routing.ends.shape[0], TOP_K=routing.rows.shape[1])
 
 
 def gather(
@@ -45,7 +45,7 @@ def gather(
     launch(
         "moe_rows", "gather_kernel", -(-count // block_m), tokens, x_ptr=x, index_ptr=routing.tokens,
         offs_ptr=routing.ends, slots_ptr=None if weights is None else routing.choices, weights_ptr=weights,
-        out_ptr=out, stride_t=x.stride(0), stride_h=x.stride(1), **_sizes(routing, cols, tokens), BLOCK_M=block_m,
+        out_ptr=out, stride_t=x.stride(0), stride_h=x.stride(1), **_sizes(routing, cols), BLOCK_M=block_m,
         BLOCK_N=block_n,
     )  # fmt: skip
     return out
@@ -60,7 +60,7 @@ def activate(pre: Tensor, routing: Routing, tokens: int, activation: Activation,
     block_m = max(1, _ELEMENTS // block_n)
     launch(
         "activation", "activation_kernel", -(-count // block_m) * -(-cols // block_n), tokens, pre_ptr=pre,
-        offs_ptr=routing.ends, out_ptr=out, **_sizes(routing, cols, tokens),
+        offs_ptr=routing.ends, out_ptr=out, **_sizes(routing, cols),
         **constants_of(activation, interleaved), BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
     return out
@@ -86,7 +86,7 @@ def activation_gradient(
         "activation", "activation_gradient_kernel", -(-count // block_m), tokens, grad_ptr=grad, pre_ptr=pre,
         offs_ptr=routing.ends, slots_ptr=None if weights is None else routing.choices, weights_ptr=weights,
         grad_pre_ptr=grad_pre, activated_ptr=activated, grad_weights_ptr=grad_weights,
-        **_sizes(routing, cols, tokens), **constants_of(activation, interleaved), BLOCK_M=block_m,
+        **_sizes(routing, cols), **constants_of(activation, interleaved), BLOCK_M=block_m,
         BLOCK_N=block_n,
     )  # fmt: skip
     return grad_pre, activated, grad_weights
@@ -97,7 +97,7 @@ def combine(rows: Tensor, routing: Routing, tokens: int, weights: Tensor | None 
     float32 in the order of the choices, rounded once."""
     cols = rows.shape[1]
     out = torch.empty(tokens, cols, dtype=rows.dtype, device=rows.device)
-    combining(tokens, cols, routing.rows.shape[0] // tokens)(rows, routing.rows, weights, out)
+    combining(tokens, cols, routing.rows.shape[1])(rows, routing.rows, weights, out)
     return out
 
 
@@ -121,13 +121,13 @@ def dots(rows: Tensor, x: Tensor, routing: Routing) -> Tensor:
     """Compute the dot product of each choice's row and its token's x (T, H): float32 (T, k), 0 for choices without a
     row."""
     (tokens, cols), count = x.shape, rows.shape[0]
-    out = torch.zeros(tokens, routing.rows.shape[0] // tokens, dtype=torch.float32, device=x.device)
+    out = torch.zeros(tokens, routing.rows.shape[1], dtype=torch.float32, device=x.device)
     block_n = block_columns(cols, 256)
     block_m = max(1, _ELEMENTS // block_n)
     launch(
         "moe_rows", "dots_kernel", -(-count // block_m), tokens, rows_ptr=rows, x_ptr=x, index_ptr=routing.tokens,
         offs_ptr=routing.ends, slots_ptr=routing.choices, dots_ptr=out, stride_t=x.stride(0), stride_h=x.stride(1),
-        **_sizes(routing, cols, tokens), BLOCK_M=block_m, BLOCK_N=block_n,
+        **_sizes(routing, cols), BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip
     return out
 

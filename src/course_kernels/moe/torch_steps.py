@@ -29,23 +29,23 @@ def activation_gradient(
     scale = 1.0 if weights is None else _of_rows(weights, routing)
     grad, hidden = grad.float(), activations.activate(pre, activation, interleaved)
     grad_pre = activations.activation_gradient(grad * scale, pre, activation, interleaved).to(pre.dtype)
-    found = None if weights is None else _of_choices((grad * hidden).sum(1), routing, weights)
+    found = None if weights is None else _of_choices((grad * hidden).sum(1), routing)
     return grad_pre, (hidden * scale).to(pre.dtype) if with_activated else None, found
 
 
 def combine(rows: Tensor, routing: Routing, tokens: int, weights: Tensor | None = None) -> Tensor:
     """The same as ``steps.combine``."""
     here = routing.rows >= 0
-    places = torch.where(here[:, None], rows[routing.rows.clamp(min=0).long()].float(), 0.0)
+    places = torch.where(here[..., None], rows[routing.rows.clamp(min=0).long()].float(), 0.0)
     if weights is not None:
-        places = places * torch.where(here, weights.reshape(-1), 0.0)[:, None]
-    return places.reshape(tokens, here.shape[0] // tokens, rows.shape[1]).sum(1).to(rows.dtype)
+        places = places * torch.where(here, weights, 0.0)[..., None]
+    return places.sum(1).to(rows.dtype)
 
 
 def dots(rows: Tensor, x: Tensor, routing: Routing) -> Tensor:
     """The same as ``steps.dots``."""
     of_rows = (rows.float() * x[routing.tokens.long()].float()).sum(1)
-    return _of_choices(of_rows, routing, of_rows.new_empty((x.shape[0], routing.rows.shape[0] // x.shape[0])))
+    return _of_choices(of_rows, routing)
 
 
 def _of_rows(weights: Tensor, routing: Routing) -> Tensor:
@@ -53,7 +53,6 @@ def _of_rows(weights: Tensor, routing: Routing) -> Tensor:
     return weights.reshape(-1)[routing.choices.long()][:, None]
 
 
-def _of_choices(of_rows: Tensor, routing: Routing, like: Tensor) -> Tensor:
-    """A number of each row, for each choice; 0 for choices without a row."""
-    found = of_rows[routing.rows.clamp(min=0).long()]
-    return torch.where(routing.rows >= 0, found, 0.0).reshape(like.shape)
+def _of_choices(of_rows: Tensor, routing: Routing) -> Tensor:
+    """A number of each row, for each choice (T, k); 0 for choices without a row."""
+    return torch.where(routing.rows >= 0, of_rows[routing.rows.clamp(min=0).long()], 0.0)

@@ -54,7 +54,7 @@ def test_sends_are_those_of_plain_loops(tokens):
 
 def test_a_token_has_its_sends_in_the_order_of_ranks():
     sends = sends_of(torch.tensor([[11, 0, 4, 10, 1]]), LOCAL, RANKS)
-    assert sends.routing.rows.tolist() == [0, 1, 2, -1]
+    assert sends.routing.rows.tolist() == [[0, 1, 2, -1]]
     assert sends.carriers.tolist() == [[2, 0, 1, 2, 0]]
 
 

@@ -23,7 +23,7 @@ def test_rows_go_to_their_sends():
 def test_sums_are_in_float32_in_the_order_of_ranks(dtype):
     routing, count = routing_of([[0, 1, 2], [2, -1, -1], [-1, -1, -1]])
     rows = torch.zeros(count, 2)
-    rows[routing.rows[:4].long()] = torch.tensor([[2.0**24, 256.0], [1.0, 1.0], [1.0, 1.0], [5.0, 7.0]])
+    rows[routing.rows.flatten()[:4].long()] = torch.tensor([[2.0**24, 256.0], [1.0, 1.0], [1.0, 1.0], [5.0, 7.0]])
     rows[-1] = torch.tensor([5.0, 7.0])
     rows = rows.to(dtype)
     out = total(rows, routing, 3)

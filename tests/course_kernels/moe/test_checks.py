@@ -94,7 +94,12 @@ def test_a_routing_of_something_else():
     ids, made.ids = made.ids, None
     for routing, message in (
         (tuple(Routing.of(ids, 5)), "routing must be a Routing, from Routing.of, got tuple"),
-        (Routing.of(ids[:6], 5), "routing must be of the 21 choices of top_k_weights, got 18"),
+        (
+            Routing.of(ids[:6], 5),
+            "routing must be of the tokens and choices of top_k_weights, (T, k) = (7, 3), got (6, 3)",
+        ),
+        (Routing.of(ids.reshape(3, 7), 5), "(T, k) = (7, 3), got (3, 7)"),  # as many choices, of other tokens
+        (Routing.of(ids.reshape(21, 1), 5), "(T, k) = (7, 3), got (21, 1)"),
         (Routing.of(ids, 4), "routing must be of 5 experts, got 4"),
         (Routing(*(each.to("meta") for each in Routing.of(ids, 5))), "routing must be on the device of x"),
     ):

@@ -97,7 +97,7 @@ def test_float8_weights_are_the_composition(backend, recipe, dtype):
     result = product(activate(pre, ACTIVATIONS["relu"], False), down, quantized.options["down_scale"])
     wanted = torch.zeros(x.shape, device=DEVICE)
     for j in range(2):
-        row = routing.rows.reshape(-1, 2)[:, j]
+        row = routing.rows[:, j]
         wanted += torch.where((row >= 0)[:, None], result[row.clamp(min=0).long()].float(), 0.0) * weights[:, j, None]
     assert torch.equal(quantized(), wanted.to(dtype))
 

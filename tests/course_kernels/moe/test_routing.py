@@ -30,7 +30,9 @@ def assert_sorted(ids, experts, found):
     assert found.tokens.tolist() == [i // top_k for i in wanted + elsewhere]
     assert found.ends.tolist() == [sum(expert in range(e + 1) for expert in flat) for e in range(experts)]
     places = {choice: row for row, choice in enumerate(wanted)}
-    assert found.rows.tolist() == [places.get(i, -1) for i in range(len(flat))]
+    assert found.rows.shape == ids.shape
+    assert found.rows.is_contiguous(), "kernels read places one after the other"
+    assert found.rows.flatten().tolist() == [places.get(i, -1) for i in range(len(flat))]
 
 
 @pytest.mark.parametrize("backend", ["torch", "triton"])

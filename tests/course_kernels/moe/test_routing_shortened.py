@@ -32,4 +32,4 @@ def test_the_layer_is_the_same(backend, weights_on):
 def test_one_row_is_left():
     routing = Routing.of(torch.tensor([[5, 6]]), 2).shortened(0)
     assert routing.tokens.shape == (1,)
-    assert routing.rows.tolist() == [-1, -1]
+    assert routing.rows.tolist() == [[-1, -1]]

@@ -94,8 +94,8 @@ def test_combine_and_dots(routing):
     rows = integers((TOKENS * TOP_K, COLS), torch.float32, 2, device=DEVICE)
     split(routing, rows)[1].fill_(float("nan"))
     x, weights = integers((TOKENS, COLS), torch.float32, 3, device=DEVICE), make(TOKENS).tensors["weights"]
-    there = (routing.rows >= 0).reshape(TOKENS, TOP_K)
-    places = torch.where(there[..., None], rows[routing.rows.clamp(min=0).long()].reshape(TOKENS, TOP_K, COLS), 0.0)
+    there = routing.rows >= 0
+    places = torch.where(there[..., None], rows[routing.rows.clamp(min=0).long()], 0.0)
     assert torch.equal(steps.combine(rows, routing, TOKENS), places.sum(1))
     assert_near(
         steps.combine(rows, routing, TOKENS, weights), (places * weights[..., None]).sum(1).double(), torch.float32

@@ -50,7 +50,7 @@ def homes_of(top_k_index: Tensor, num_local_experts: int, ranks: int, most: int)
     """Find where results of tokens come home; arguments as of ``plan.sends_of``."""
     tokens, top_k = top_k_index.shape
     places, block_k = min(top_k, ranks), _power(top_k)
-    rows = torch.empty(tokens * places, dtype=torch.int32, device=top_k_index.device)
+    rows = torch.empty(tokens, places, dtype=torch.int32, device=top_k_index.device)
     carriers = torch.empty(tokens, top_k, dtype=torch.int32, device=top_k_index.device)
     if tokens:
         block, (stride_t, stride_k) = max(1, _ENTRIES // block_k), top_k_index.stride()
@@ -151,6 +151,6 @@ def push(
         "peers", "push_kernel", ranks * -(-peers.most // block_m) * -(-columns // block_n), None, rows_ptr=rows,
         positions_ptr=routing.rows, weights_ptr=weights, peers_ptr=peers.addresses, offset=peers.offset,
         here=peers.here, most=peers.most, stride_r=rows.stride(0), stride_h=rows.stride(1), COLS=columns,
-        TOP_K=routing.rows.shape[0] // (ranks * peers.most), SUMS=of_experts,
+        TOP_K=routing.rows.shape[1], SUMS=of_experts,
         ALIGN=_align(columns, rows.element_size()), BLOCK_M=block_m, BLOCK_N=block_n,
     )  # fmt: skip

@@ -77,7 +77,7 @@ def close(found, wanted):
 
 def poisoned(rows, routing):
     """Rows of tokens that have arrived, with NaN where no token is."""
-    filled = (routing.rows.reshape(rows.shape[0], -1) >= 0).any(1)
+    filled = (routing.rows >= 0).any(1)
     return torch.where(filled[:, None], rows, torch.nan)
 
 
@@ -147,7 +147,7 @@ def test_rows_of_experts_are_summed_on_their_way_home(sizes, dtype, columns, wei
         count = world.ranks * MOST
         rows = world.numbers(count * TOP_K, columns, dtype=dtype)
         rows[routing.ends[-1] :] = torch.nan  # no expert has written these
-        places = routing.rows.reshape(count, TOP_K)
+        places = routing.rows
         weights = torch.where(places >= 0, world.numbers(count, TOP_K), torch.nan) if weighted else None
         peers.push(rows, routing, view, of_experts=True, weights=weights)
         wanted.append(steps.combine(rows, routing, count, weights))
