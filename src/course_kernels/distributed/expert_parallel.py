@@ -127,6 +127,7 @@ class ExpertParallel:
         if not isinstance(chunks, int) or isinstance(chunks, bool) or chunks < 1:
             raise ValueError(f"chunks must be an int of at least 1, got {chunks!r}")
         self.num_experts, self.num_local_experts, self.chunks = num_experts, num_experts // ranks, chunks
+        self.rank = self.group.rank()
         self.transport: Transport
         if transport == "symmetric":
             if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:

@@ -82,15 +82,25 @@ class Experts(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw each expert's weights and biases as ``nn.Linear`` does: uniform, within 1 / sqrt(inputs)."""
-        for weight, bias in (
-            (self.gate_up_proj, self.gate_up_proj_bias),
-            (self.down_proj, self.down_proj_bias),
-        ):
-            bound = weight.shape[2] ** -0.5
-            nn.init.uniform_(weight, -bound, bound)
-            if bias is not None:
-                nn.init.uniform_(bias, -bound, bound)
+        """Draw each expert's weights and biases as ``nn.Linear`` does: uniform, within 1 / sqrt(inputs).
+
+        Each expert has a seed, drawn from torch's default generator of the CPU. So the same seed of all ranks gives the
+        experts that one process would have, on any number of ranks. Parameters that are no ordinary tensors, such as
+        DTensors and those on "meta", are drawn as a whole by torch.
+        """
+        seeds = torch.randint(2**62, (self.num_experts,), device="cpu").tolist()
+        first = 0 if self.ep is None else self.ep.rank * self.ep.num_local_experts
+        pairs = (self.gate_up_proj, self.gate_up_proj_bias), (self.down_proj, self.down_proj_bias)
+        drawn = [(each, pair[0].shape[2] ** -0.5) for pair in pairs for each in pair if each is not None]
+        if any(type(each.detach()) is not Tensor or each.is_meta for each, _ in drawn):
+            for each, bound in drawn:
+                nn.init.uniform_(each, -bound, bound)
+            return
+        with torch.no_grad():
+            for i in range(self.down_proj.shape[0]):
+                generator = torch.Generator(self.down_proj.device).manual_seed(seeds[first + i])
+                for each, bound in drawn:
+                    each[i].uniform_(-bound, bound, generator=generator)
 
     def forward(
         self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, routing: Routing | Any = None,

@@ -38,10 +38,12 @@ class Parallel(Protocol):
     Attributes:
         num_experts: of all ranks.
         num_local_experts: of each rank.
+        rank: this process's. It has the experts from ``rank * num_local_experts`` on.
     """
 
     num_experts: int
     num_local_experts: int
+    rank: int
 
     def local(self, **weights: Tensor | None) -> list[Tensor | None]:
         """This rank's part of weights."""

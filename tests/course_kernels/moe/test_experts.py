@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -23,6 +25,27 @@ def test_parameters_and_their_first_values():
         assert 0.8 * inputs**-0.5 < most <= inputs**-0.5 + 1e-3, name
     assert {*Experts(2, 8, 8).state_dict()} == {"gate_up_proj", "down_proj"}
     assert Experts(2, 8, 16, activation="relu2").gate_up_proj.shape == (2, 16, 8)
+
+
+def test_one_seed_draws_the_same_experts_on_any_number_of_ranks():
+    """And other ones on each rank: identical experts would stay identical."""
+
+    def seeded(**options):
+        torch.manual_seed(3)
+        return dict(Experts(6, 16, 24, bias=True, device=DEVICE, **options).named_parameters())
+
+    whole = seeded()
+    parts = [seeded(ep=SimpleNamespace(num_experts=6, num_local_experts=3, rank=rank)) for rank in range(2)]
+    for name, each in whole.items():
+        assert torch.equal(torch.cat([part[name] for part in parts]), each), name
+        assert len({tuple(expert.flatten().tolist()) for expert in each}) == 6, name
+
+
+def test_parameters_without_memory_are_drawn_later():
+    experts = Experts(4, 24, 40, device="meta").to_empty(device=DEVICE)
+    experts.down_proj.data.fill_(torch.nan)
+    experts.reset_parameters()
+    assert 0.1 < experts.down_proj.abs().max() <= 40**-0.5
 
 
 def test_it_is_the_function_of_its_parameters():
