@@ -14,6 +14,8 @@ from course_kernels.moe.fp8_layer import Float8
 from course_kernels.moe.routing import Routing
 from course_kernels.moe.torch_ops import (
     FORM,
+    GRADIENTS,
+    MAIN_GRADS,
     ONCE,
     OPERANDS,
     ROUTED,
@@ -29,6 +31,7 @@ from course_kernels.moe.torch_ops import (
     or_empty,
     prepared,
     refuse_transforms,
+    returned,
 )  # fmt: skip
 
 
@@ -62,7 +65,11 @@ class _Layer(torch.autograd.Function):
     def forward(ctx, *arguments):
         *tensors, form, recipe, main_grads = arguments
         operands, float8, routing = _unpacked(tensors, recipe)
-        out, pre = fp8_layer.forward(operands, float8, routing, form, keep=True)
+        if is_plain(*tensors) and not is_profiling():
+            out, pre = fp8_layer.forward(operands, float8, routing, form, keep=True)
+        else:  # with main_grads, where modes have to see the layer
+            flops.register(_flops())
+            out, pre = torch.ops.course_kernels.moe_feed_forward_fp8(*tensors, *_encoded(form, recipe), True)
         ctx.save_for_backward(*tensors, pre)
         ctx.form, ctx.recipe, ctx.main_grads = form, recipe, main_grads
         return out
@@ -73,12 +80,12 @@ class _Layer(torch.autograd.Function):
             raise RuntimeError(ONCE)
         *tensors, pre = ctx.saved_tensors
         needs, main_grads = collected(ctx)
-        if not ctx.main_grads and not (is_plain(grad) and not is_profiling()):
-            found = _backward_dispatched(grad, tensors, pre, _encoded(ctx.form, ctx.recipe), needs)
-        else:
+        if is_plain(grad) and not is_profiling():
             operands, float8, routing = _unpacked(tensors, ctx.recipe)
             grad = prepared(grad, operands)
             found = fp8_layer.backward(grad, operands, float8, pre, routing, ctx.form, tuple(needs), main_grads)
+        else:
+            found = _backward_dispatched(grad, tensors, pre, _encoded(ctx.form, ctx.recipe), needs, main_grads)
         return *found, *(None,) * 9
 
 
@@ -94,8 +101,12 @@ _FORM = f"{FORM}, str recipe"
 _library = torch.library.Library("course_kernels", "FRAGMENT")
 _library.define(f"moe_feed_forward_fp8({_TENSORS}, {_FORM}, bool keep) -> (Tensor, Tensor)", tags=TAGS)
 _library.define(
-    f"moe_feed_forward_fp8_backward(Tensor grad, {_TENSORS}, Tensor pre, {_FORM}, bool[] needs) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"moe_feed_forward_fp8_backward(Tensor grad, {_TENSORS}, Tensor pre, {_FORM}, bool[] needs) -> ({GRADIENTS})",
+    tags=TAGS,
+)
+_library.define(
+    f"moe_feed_forward_fp8_collect(Tensor grad, {_TENSORS}, Tensor pre, {_FORM}, bool[] needs, {MAIN_GRADS}) "
+    f"-> ({GRADIENTS})",
     tags=TAGS,
 )
 
@@ -125,11 +136,17 @@ def _fake(*arguments):
     return operands.x.new_empty(operands.x.shape), operands.x.new_empty(kept)
 
 
-def _backward_operator(grad, *arguments):
+def _backward_operator(grad, *arguments, main_grads=(None, None)):
     pre, needs = arguments[12], arguments[-1]
     operands, float8, routing, form = _decoded((*arguments[:12], *arguments[13:-1]))
-    found = fp8_layer.backward(prepared(grad, operands), operands, float8, pre, routing, form, tuple(needs))
+    grad_in = prepared(grad, operands)
+    found = fp8_layer.backward(grad_in, operands, float8, pre, routing, form, tuple(needs), main_grads)
     return or_empty(found, grad)
+
+
+def _collecting_operator(*arguments):
+    *arguments, main_gate_up, main_down = arguments
+    return _backward_operator(*arguments, main_grads=(main_gate_up, main_down))
 
 
 def _setup(ctx, inputs, output) -> None:
@@ -144,12 +161,19 @@ def _gradients(ctx, grad, _):
     return *_backward_dispatched(grad, tensors, pre, ctx.rest, list(ctx.needs_input_grad[:6])), *(None,) * 13
 
 
-def _backward_dispatched(grad, tensors, pre, form: tuple, needs: list[bool]) -> list[Tensor | None]:
-    """The gradients by the operator, which modes and transforms see."""
+def _backward_dispatched(
+    grad, tensors, pre, form: tuple, needs: list[bool], main_grads=(None, None)
+) -> list[Tensor | None]:  # fmt: skip
+    """The gradients by an operator, which modes and transforms see; None for those that are added to
+    ``main_grads``."""
     if not is_compiling():
         flops.register(_flops())
-    found = torch.ops.course_kernels.moe_feed_forward_fp8_backward(grad, *tensors, pre, *form, needs)
-    return [each if need else None for each, need in zip(found, needs)]
+    ops, given = torch.ops.course_kernels, (grad, *tensors, pre, *form, needs)
+    if all(each is None for each in main_grads):
+        found = ops.moe_feed_forward_fp8_backward(*given)
+    else:
+        found = ops.moe_feed_forward_fp8_collect(*given, *main_grads)
+    return returned(found, needs, main_grads)
 
 
 def _flops() -> dict:
@@ -159,10 +183,17 @@ def _flops() -> dict:
         *form, needs = others
         return backward_flops(gate_up, down, weights, form[-4], needs, for_down=False)
 
+    def collecting(*arguments, out_shape=None) -> int:
+        return backward(*arguments[:-2])
+
     ops = torch.ops.course_kernels
-    return {ops.moe_feed_forward_fp8: forward_flops, ops.moe_feed_forward_fp8_backward: backward}
+    return {
+        ops.moe_feed_forward_fp8: forward_flops, ops.moe_feed_forward_fp8_backward: backward,
+        ops.moe_feed_forward_fp8_collect: collecting,
+    }  # fmt: skip
 
 
 implement(
     _library, "moe_feed_forward_fp8", _operator, _backward_operator, (_fake, fake_gradients), _setup, _gradients
 )  # fmt: skip
+_library.impl("moe_feed_forward_fp8_collect", _collecting_operator, "CompositeExplicitAutograd")

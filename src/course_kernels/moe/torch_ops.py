@@ -89,7 +89,13 @@ class _Layer(torch.autograd.Function):
     ):
         operands = Operands(x, gate_up, down, weights, gate_up_bias, down_bias)
         routing = Routing(ends, tokens, choices, rows)
-        out, pre = plan.forward(operands, routing) if plan else layer.forward(operands, routing, form, keep=True)
+        if plan:
+            out, pre = plan.forward(operands, routing)
+        elif is_plain(*operands, *routing) and not is_profiling():
+            out, pre = layer.forward(operands, routing, form, keep=True)
+        else:  # with main_grads, where modes have to see the layer
+            flops.register(_flops())
+            out, pre = torch.ops.course_kernels.moe_feed_forward(*operands, *routing, *encoded(form), True)
         ctx.save_for_backward(*operands, *routing, pre)
         ctx.form, ctx.main_grads = form, main_grads
         return out
@@ -101,11 +107,11 @@ class _Layer(torch.autograd.Function):
         *tensors, pre = ctx.saved_tensors
         operands, routing = Operands(*tensors[:6]), Routing(*tensors[6:])
         needs, main_grads = collected(ctx)
-        if not ctx.main_grads and not (is_plain(grad) and not is_profiling()):
-            found = _backward_dispatched(grad, operands, pre, routing, encoded(ctx.form), needs)
-        else:
+        if is_plain(grad) and not is_profiling():
             grad = prepared(grad, operands)
             found = layer.backward(grad, operands, pre, routing, ctx.form, tuple(needs), main_grads)
+        else:
+            found = _backward_dispatched(grad, operands, pre, routing, encoded(ctx.form), needs, main_grads)
         return *found, *(None,) * 7
 
 
@@ -160,14 +166,20 @@ def prepared(grad: Tensor, operands: Operands) -> Tensor:
 ROUTED = "Tensor ends, Tensor tokens, Tensor choices, Tensor rows"
 OPERANDS = "Tensor x, Tensor gate_up, Tensor down, Tensor weights, Tensor? gate_up_bias, Tensor? down_bias"
 FORM = "str activation, bool interleaved, bool on_input, str backend, int? num_sms"
+MAIN_GRADS = "Tensor(a!)? main_gate_up, Tensor(b!)? main_down"
+GRADIENTS = "Tensor, Tensor, Tensor, Tensor, Tensor, Tensor"
 TAGS = (torch.Tag.pt2_compliant_tag,)
 _library = torch.library.Library("course_kernels", "FRAGMENT")
 _library.define(f"moe_feed_forward({OPERANDS}, {ROUTED}, {FORM}, bool keep) -> (Tensor, Tensor)", tags=TAGS)
 _FEW = f"{OPERANDS}, Tensor top_k_index, Tensor? gate_up_scale, Tensor? down_scale, {FORM}"
 _library.define(f"moe_feed_forward_few({_FEW}) -> Tensor", tags=TAGS)
 _library.define(
-    f"moe_feed_forward_backward(Tensor grad, {OPERANDS}, Tensor pre, {ROUTED}, {FORM}, bool[] needs) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"moe_feed_forward_backward(Tensor grad, {OPERANDS}, Tensor pre, {ROUTED}, {FORM}, bool[] needs) -> ({GRADIENTS})",
+    tags=TAGS,
+)
+_library.define(
+    f"moe_feed_forward_collect(Tensor grad, {OPERANDS}, Tensor pre, {ROUTED}, {FORM}, bool[] needs, {MAIN_GRADS}) "
+    f"-> ({GRADIENTS})",
     tags=TAGS,
 )
 
@@ -202,10 +214,15 @@ def _fake(*arguments):
     return x.new_empty(x.shape), x.new_empty(kept)
 
 
-def _backward_operator(grad, *arguments):
+def _backward_operator(grad, *arguments, main_grads=(None, None)):
     operands, pre, routing, form, needs = _backward_arguments(arguments)
-    found = layer.backward(prepared(grad, operands), operands, pre, routing, form, tuple(needs))
+    found = layer.backward(prepared(grad, operands), operands, pre, routing, form, tuple(needs), main_grads)
     return or_empty(found, grad)
+
+
+def _collecting_operator(*arguments):
+    *arguments, main_gate_up, main_down = arguments
+    return _backward_operator(*arguments, main_grads=(main_gate_up, main_down))
 
 
 def or_empty(found, grad: Tensor) -> tuple[Tensor, ...]:
@@ -239,12 +256,25 @@ def _gradients(ctx, grad, _):
     return *found, *(None,) * 10
 
 
-def _backward_dispatched(grad, operands, pre, routing, form: tuple, needs: list[bool]) -> list[Tensor | None]:
-    """The gradients by the operator, which modes and transforms see."""
+def _backward_dispatched(
+    grad, operands, pre, routing, form: tuple, needs: list[bool], main_grads=(None, None)
+) -> list[Tensor | None]:  # fmt: skip
+    """The gradients by an operator, which modes and transforms see; None for those that are added to
+    ``main_grads``."""
     if not is_compiling():
         flops.register(_flops())
-    found = torch.ops.course_kernels.moe_feed_forward_backward(grad, *operands, pre, *routing, *form, needs)
-    return [each if need else None for each, need in zip(found, needs)]
+    ops, given = torch.ops.course_kernels, (grad, *operands, pre, *routing, *form, needs)
+    if all(each is None for each in main_grads):
+        found = ops.moe_feed_forward_backward(*given)
+    else:
+        found = ops.moe_feed_forward_collect(*given, *main_grads)
+    return returned(found, needs, main_grads)
+
+
+def returned(found, needs, main_grads) -> list[Tensor | None]:
+    """The gradients of an operator that autograd gets: those that are needed and not added to ``main_grads``."""
+    added = (False, *(each is not None for each in main_grads), False, False, False)
+    return [each if need and not was else None for each, need, was in zip(found, needs, added, strict=True)]
 
 
 def backward_flops(gate_up, down, weights, on_input: bool, needs: list[bool], for_down: bool) -> int:
@@ -271,10 +301,13 @@ def _flops() -> dict:
         *form, needs = others
         return backward_flops(gate_up, down, weights, form[-3], needs, for_down=True)
 
+    def collecting(*arguments, out_shape=None) -> int:
+        return backward(*arguments[:-2])
+
     ops = torch.ops.course_kernels
     return dict.fromkeys((ops.moe_feed_forward, ops.moe_feed_forward_few), forward_flops) | {
-        ops.moe_feed_forward_backward: backward
-    }
+        ops.moe_feed_forward_backward: backward, ops.moe_feed_forward_collect: collecting
+    }  # fmt: skip
 
 
 def implement(library: torch.library.Library, name: str, forward, backward, fakes, setup, gradients) -> None:
@@ -288,6 +321,9 @@ def implement(library: torch.library.Library, name: str, forward, backward, fake
 implement(
     _library, "moe_feed_forward", _operator, _backward_operator, (_fake, fake_gradients), _setup, _gradients
 )  # fmt: skip
+
+
+_library.impl("moe_feed_forward_collect", _collecting_operator, "CompositeExplicitAutograd")
 
 
 def _few(*arguments) -> Tensor:

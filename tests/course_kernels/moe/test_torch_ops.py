@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
@@ -154,6 +156,22 @@ def test_flops_forward_and_backward(backend, name):
     with FlopCounterMode(display=False) as counter:
         out.sum().backward()
     assert counter.get_total_flops() == 2 * once, "also where the forward ran without a counter"
+
+
+@backends
+@pytest.mark.parametrize("recipe", [None, "rowwise"])
+def test_flops_where_gradients_are_collected(backend, recipe):
+    """They are those of a step, and the same bits are added as without a counter."""
+    made, found = make(T, H, I, 5, K, backend=backend), []
+    for counting in (False, True):
+        mine = made.leaves()
+        main_grads = torch.ones_like(mine.tensors["gate_up"], dtype=torch.float32), None
+        with FlopCounterMode(display=False) if counting else contextlib.nullcontext() as counter:
+            mine(main_grads=main_grads, fp8_recipe=recipe).sum().backward()
+        assert mine.tensors["gate_up"].grad is None
+        found.append([main_grads[0], mine.tensors["x"].grad, mine.tensors["down"].grad])
+    assert counter.get_total_flops() == 3 * 2 * T * K * H * I * 3
+    assert all(map(torch.equal, *found))
 
 
 def test_flops_of_what_is_asked_for():
