@@ -85,7 +85,8 @@ figures.journey()
 # The picture sends the token to rank 1 once, for both of its experts there. Training frameworks often send it once for
 # each expert, like this. Sort all choices by expert, and so by rank. Exchange the counts: a rank must know how many
 # rows will arrive before it can make room for them. Then exchange the rows, compute, and send the results back the same
-# way.
+# way. `all_to_all_single(arriving, mine, received, sent)` has the parts' lengths at its end: `received[r]` rows are
+# from rank r, and `sent[r]` rows are for it.
 
 
 # %%
@@ -153,7 +154,8 @@ print("equals one process:", torch.allclose(torch.cat(processes.run(parallel_lay
 
 # %% [markdown]
 # `plan` looks at the ids alone. The result's `matrix` says how many rows each rank sends to each rank; all ranks get
-# the same one. Its `choices` is the number of choices that this rank has to compute.
+# the same one. Rows on its diagonal do not travel: their tokens' experts are on the same rank. Its `choices` is the
+# number of choices that this rank has to compute.
 #
 # **Guess:** a model has 128 experts on four ranks, and each token chooses eight. How many of the rows are left?
 
@@ -178,16 +180,17 @@ figures.matrices({"by hand": by_choice, "once for each rank": deduplicated})
 # <details><summary>Answer</summary>
 #
 # Less than half. Each of a token's eight choices was a row. Now each of the four ranks gets one row of the token at
-# most. The fewer ranks, the more is saved.
+# most. The fewer ranks, the more is saved. With one expert a token, nothing is.
 #
 # </details>
 #
 # ## Time
 #
 # A model: a transfer takes a latency, and its bytes over the link's bandwidth. Both numbers were fitted to
-# `all_to_all_single` on two H100. Here is a layer of Qwen3-30B-A3B with 16,384 tokens on each of two GPUs. The wire
-# carries tokens there and results back, and the SMs compute between them. If the tokens are cut into chunks, one chunk
-# travels while another is computed: they *overlap*. A dashed line is the time that was recorded, on two H200s.
+# `all_to_all_single` over [NVLink](glossary.md#NVLink), on two H100. Here is a layer of Qwen3-30B-A3B with 16,384
+# tokens on each of two GPUs. The wire carries tokens there and results back, and the SMs compute between them. If the
+# tokens are cut into chunks, one chunk travels while another is computed: they *overlap*. A dashed line is the time
+# that was recorded, on two H200s.
 #
 # **Guess:** what saves more: to send each token once for each rank (*deduplicated*), or to overlap?
 
@@ -222,28 +225,28 @@ if "overlapped" in recorded:
     further = (recorded["overlapped"] - recorded["deduplicated"]) / (chunks - 1)
     wire = times["overlapped"].dispatch_us + times["overlapped"].combine_us
     print(f"each further chunk adds {further / 1e3:.1f} ms; on the wire, there and back: {wire / 1e3:.1f} ms simulated")
-for way in ("all_to_all", "symmetric", "symmetric, in a graph"):
+for way in ("by hand, our products", "all_to_all", "symmetric", "symmetric, in a graph"):
     print(f"1,024 tokens, {way}: " + (f"{few[way] / 1e3:.2f} ms" if way in few else "not recorded yet"))
 
 # %% [markdown]
-# With 1,024 tokens a GPU has little to do, and a call takes as long as its host. In a CUDA graph the host has no part.
-# NCCL's way reads sizes on the host, so it cannot be in a graph. *symmetric* can: nothing is read on the host, and
-# kernels write rows into the memory of other GPUs, over NVLink.
+# With 1,024 tokens a GPU has little to do, and a call takes as long as its host. To deduplicate is more work for the
+# host, so *all_to_all* is slower than *by hand* here. In a CUDA graph the host has no part. NCCL's way reads sizes on
+# the host, so it cannot be in a graph. *symmetric* can: nothing is read on the host, and kernels write rows into the
+# memory of other GPUs, over NVLink.
 #
 # ### Recorded
 #
 # Here are layers of three models with 8,192 tokens on each GPU, as called. *all_to_all* is this library's layer over
-# NCCL, and *overlapped* the same in chunks. *By hand* has this library's products, too. The dashed line is the layer
-# without any exchange, on the rows that arrive.
+# NCCL, and *overlapped* the same in chunks. *By hand* has this library's products, too. *No exchange* is the layer on
+# the rows that arrive, as called, too. So its time has a host's work and noise in it, and *symmetric* can be faster.
 
 # %%
 by_model = layer_records.parallel_panels(8192)
 for title, layers in by_model.items():
     for gpus, us in layers.items():
-        ours = {way: us[way] for way in ("all_to_all", "overlapped", "symmetric") if way in us}
-        if ours and "by hand" in us:
-            way = min(ours, key=ours.get)
-            print(f"{title}, {gpus}: {way} is {us['by hand'] / us[way]:.2f} times as fast as by hand")
+        if {"by hand", "all_to_all", "symmetric"} <= us.keys():
+            gains = (f"{us['by hand'] / us[way]:.2f} × as long as {way}" for way in ("all_to_all", "symmetric"))
+            print(f"{title}, {gpus}: by hand takes {', '.join(gains)}")
 if by_model:
     print("recorded on", layer_records.parallel_record()["provenance"]["gpu"])
     display(figures.recorded_layers(by_model))
@@ -251,9 +254,10 @@ else:
     print("not recorded yet")
 
 # %% [markdown]
-# Chunks never pay here. And the larger the experts, the less the exchange counts: Mixtral's take most of the time in
-# every way. Where does the rest of the time go? Here is Qwen3's layer with 16,384 tokens, in a graph, so without the
-# host:
+# Chunks never pay here. Nor does it always pay to deduplicate over NCCL: with Qwen3, uniform routing and four GPUs,
+# *all_to_all* gains nothing over *by hand*. And the larger the experts, the less the exchange counts: Mixtral's take
+# most of the time in every way. Where does the rest of the time go? Here is Qwen3's layer with 16,384 tokens, in a
+# graph, so without the host:
 
 # %%
 graph, alone = "symmetric, in a graph", "the layer alone, on the rows that arrive, in a graph"
@@ -270,13 +274,14 @@ for gpus in (2, 4):
 # %% [markdown]
 # The experts of a GPU take about as long with two GPUs as with four. But with four a token travels to more ranks, so
 # the exchange takes longer. The programs of *symmetric* write to the ranks in turn, and results are summed on their way
-# home. It takes less time for all of this than the plain collective takes for as many bytes there and back.
+# home. The first product begins with the GPU's own tokens, while others arrive. So the exchange adds less time than the
+# plain collective takes for as many bytes there and back.
 #
 # ## The slowest rank decides
 #
 # A rank needs results of all others. So the rank whose experts are most in demand decides, and the others wait. Here
-# are the real plans of four processes. Popular experts are neighbours here, and all are on rank 0. Hatched, a rank
-# waits.
+# are the real plans of four processes. By [Zipf's law](glossary.md#Zipf) a few experts are popular. They are neighbours
+# here, and all are on rank 0. Hatched, a rank waits.
 
 # %%
 arriving = {router: [choices for _, choices in processes.run(matrix_of, 4, router)] for router in ("uniform", "Zipf")}
@@ -286,7 +291,7 @@ figures.loads(arriving)
 for router, counts in arriving.items():  # the layer of above, on four GPUs
     most = max(counts) / (sum(counts) / 4)
     ms = layer_time(qwen3, tokens, Cluster(4), imbalance=most, chunks=1).total_us / 1e3
-    print(f"{router}: most over mean {most:.2f}, {ms:.2f} ms simulated")
+    print(f"{router}: slowest rank {most:.2f} × the mean, {ms:.2f} ms simulated")
 
 # %% [markdown]
 # The record draws experts by the same law, but there the popular ones are spread over the ranks by chance. So its
@@ -298,11 +303,15 @@ for row in layer_records.parallel_rows():
     if wanted.items() <= row.items():
         router, most = row["routing"].replace("zipf", "Zipf"), row["imbalance_of_choices"]
         ms, simulated = row["forward_us"] / 1e3, row["predicted_us"] / 1e3
-        print(f"recorded, {router}: most over mean {most:.2f}, {ms:.2f} ms, {simulated:.2f} simulated")
+        print(f"recorded, {router}: slowest rank {most:.2f} × the mean, {ms:.2f} ms, {simulated:.2f} simulated")
 if not layer_records.parallel_rows():
     print("not recorded yet")
 
 # %% [markdown]
+# For *symmetric* the model is too slow. Its exchange takes as long as `all_to_all_single`, and its experts begin when
+# all tokens have arrived. It also lets the slowest rank's links carry as much more as its experts compute. But a token
+# with two popular experts travels there once.
+#
 # ## The rest of the model
 #
 # A model has more than experts: attention, norms, routers. All ranks need this *dense* part. Each rank runs it on its
@@ -311,17 +320,17 @@ if not layer_records.parallel_rows():
 #
 # If there are more ranks than one set of experts needs, several ranks hold the same experts. So arrange the ranks in a
 # [mesh](glossary.md#mesh), a grid. A row ("ep") has all experts. A column ("dp", data parallel) has the same experts,
-# and FSDP2 shards these over the column:
+# and FSDP2 shards these over the column, so each of its two ranks stores two of the four:
 #
 # | | ep 0: experts 0 to 3 | ep 1: experts 4 to 7 |
 # | --- | --- | --- |
 # | **dp 0** | rank 0 | rank 1 |
 # | **dp 1** | rank 2 | rank 3 |
 #
-# `shard` takes a module that has all experts and makes its parameters DTensors: tensors of which each rank stores a
-# part. Mind the gradients: tokens of the whole row have arrived, so backward has already summed over "ep". FSDP2 sums
-# over "dp", and would divide by the ranks of the column alone. So let FSDP2 divide by 1, and divide the loss by all
-# ranks.
+# `shard` takes a module that has all experts and makes its parameters [DTensors](glossary.md#DTensor): tensors of which
+# each rank stores a part. Mind the gradients: tokens of the whole row have arrived, so backward has already summed over
+# "ep". FSDP2 sums over "dp", and would divide by the ranks of the column alone. So let FSDP2 divide by 1, and divide
+# the loss by all ranks.
 
 
 # %%
@@ -352,7 +361,7 @@ print(f"one process: the loss falls from {alone[0]:.2f} to {alone[-1]:.2f}")
 for ranks in (2, 4):
     losses, held = processes.run(train, ranks, ranks)[0]
     same = torch.allclose(torch.tensor(losses), torch.tensor(alone), rtol=1e-4)
-    print(f"{ranks} ranks: {held} of 8 experts on each, the same losses: {same}")
+    print(f"{ranks} ranks: each stores {held} of 8 experts, the same losses: {same}")
 
 # %% [markdown]
 # [train_experts.py](../examples/train_experts.py) is a whole program for your own model: layers with routers, FSDP2 for
@@ -376,21 +385,26 @@ for ranks in (2, 8, 16, 64):
     panels[ranks], cluster = {}, Cluster(ranks)
     for copies in ("choice", "rank", "node"):
         rows = exchange(qwen3, tokens, cluster, copies)
-        links = cluster.nvlink.time_us(4096 * rows.nvlink_rows), cluster.network.time_us(4096 * rows.network_rows)
+        nvlink = cluster.nvlink.time_us(4096 * rows.nvlink_rows)
+        network = cluster.network.time_us(4096 * rows.network_rows)
         compute = layer_time(qwen3, tokens, cluster, chunks=1).compute_us
-        panels[ranks][copies] = [each / 1e3 for each in (*links, compute)]
+        panels[ranks][copies] = [us / 1e3 for us in (2 * nvlink, 2 * network, compute)]  # there and back
+for ranks in (16, 64):
+    saved = 1 - panels[ranks]["node"][1] / panels[ranks]["choice"][1]
+    print(f"{ranks} GPUs: a row for each node saves {saved:.0%} of the network's time")
 figures.clusters(panels)
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# From the second node on. With 64 GPUs a token has its eight experts at nearly eight ranks, so a row for each rank
-# saves little. A row for each node saves more.
+# With a row for each choice or each rank, from the second node on. With 64 GPUs a token has its eight experts at nearly
+# eight ranks, so a row for each rank saves little. A row for each node saves more. With two nodes the network is then
+# as fast as NVLink. With eight it is the limit all the same.
 #
 # </details>
 #
-# This is a simulation. A test compares it with published bandwidths of two and four nodes, to which nothing was fitted:
-# it is too fast, by less than a quarter.
+# This is a simulation. A test compares it with published bandwidths of two and four nodes, to which nothing was fitted.
+# The simulated network is faster than the published one, by less than a quarter.
 #
 # ## What goes wrong
 #
@@ -436,16 +450,17 @@ print(f"{(grad[:5].T @ buffer[:5]).isnan().float().mean():.0%} without")
 #
 # ### A routing that is drawn again
 #
-# Activation checkpointing keeps no activations: backward runs the forward once more. This router adds noise from a
-# generator of its own, so the second run chooses other experts. Nothing crashes, but the gradients are those of neither
-# run.
+# Activation [checkpointing](glossary.md#checkpointing) keeps no activations: backward runs the forward once more. This
+# router adds noise from a generator of its own, so the second run chooses other experts. Nothing crashes, but the
+# gradients are those of neither run.
 
 
 # %%
 def noisy(rank, how):
     ep, noise = ExpertParallel(dist.group.WORLD, num_experts=8), torch.Generator().manual_seed(rank)
-    x, _, _, gate_up, down = of_rank(rank)
-    x, gate_up, ones = x[:3], gate_up.clone().requires_grad_(), torch.ones(3, 1)
+    x, ones = torch.randn(3, 16, generator=noise), torch.ones(3, 1)
+    *_, gate_up, down = of_rank(rank)
+    gate_up = gate_up.clone().requires_grad_()
 
     def route():  # an expert of rank 0, 1 and 2: which of its two is chance
         return (2 * torch.arange(3) + torch.randint(2, (3,), generator=noise))[:, None]
@@ -471,12 +486,12 @@ for how in ("drawn again", "plan kept"):
 #
 # ## The production code
 #
-# For `all_to_all`, `sends_of` finds the sends, on the device. Over NVLink no rank needs another one's plan: a token's
-# row has the token's own number everywhere. `put_kernel` writes tokens into the memory of their GPUs, and
+# For `all_to_all`, `sends_of` finds the sends, on the device. For *symmetric* no rank needs another one's plan: a
+# token's row has the token's own number everywhere. `put_kernel` writes tokens into the memory of their GPUs, and
 # `push_kernel` writes the results home. On the way it sums each token's rows of experts. Where nearly every token goes
-# to every GPU, copy engines bring them in place of a kernel. Then a GPU's first product begins with its own tokens.
-# `pieces_kernel` says which rows it can multiply before others arrive, and the product waits for those. The host reads
-# nothing.
+# to every GPU, [copy engines](glossary.md#copy-engine) bring the tokens in place of `put_kernel`. Then a GPU's first
+# product begins with its own tokens. `pieces_kernel` says which rows it can multiply before others arrive, and the
+# product waits for those. The host reads nothing.
 
 # %%
 display(fold(plan.sends_of), fold(peers.put_kernel), fold(peers.pieces_kernel), fold(peers.push_kernel))
@@ -506,7 +521,8 @@ display(fold(plan.sends_of), fold(peers.put_kernel), fold(peers.pieces_kernel), 
 # - Tokens travel to the ranks of their experts. The results travel back in the same order.
 # - A token travels once to each rank that has experts of it. That rank adds their results.
 # - The slowest rank decides, and all others wait.
-# - From the second node on, the network is the limit. There a row for each node saves most.
+# - Between nodes, a row for each node saves most. With two nodes the network is then as fast as NVLink, with many it is
+#   the limit.
 # - Every rank makes every call, tokens or not. Make a plan once.
 # - Gradients of experts are summed over a row by backward, and over a column by FSDP2. Divide once, by all ranks.
 #

@@ -14,7 +14,7 @@ from gemm_course.figures.shapes import arrow, bare, canvas, canvas_grid, centred
 from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, ORANGE, PINK, RED, SKY, color_of, drawing, ink_on
 
 _STEPS = {"dispatch": ORANGE, "experts": BLUE, "combine": SKY}
-_WAYS = {"by hand": PINK, "all_to_all": SKY, "overlapped": ORANGE, "symmetric": BLUE}
+_WAYS = {"no exchange": FAINT, "by hand": PINK, "all_to_all": SKY, "overlapped": ORANGE, "symmetric": BLUE}
 _LINKS = {"NVLink": ORANGE, "network": PINK, "experts": BLUE}
 
 
@@ -69,32 +69,34 @@ def splits(ids: Sequence[Sequence[Sequence[int]]], experts: int) -> Figure:
 def journey() -> Figure:
     """Draw the journey of one token: from its rank to the ranks of its experts, through the experts, and back.
 
-    It has two experts at rank 1, which sums their results and returns one row. Its rank adds what returns.
+    It has two experts at rank 1. Both get its row there, their results are summed, and one row returns. Its rank adds
+    what returns.
     """
-    figure, axes = canvas(3.4)
+    figure, axes = canvas(3.8)
 
-    def box(x, y, width, text, color, gid):
-        rectangle(axes, x, y + 0.12, width, 0.76, fc=color, ec="white", gid=gid)
+    def box(x, y, width, text, color, gid, height=0.76):
+        rectangle(axes, x, y + 0.5 - height / 2, width, height, fc=color, ec="white", gid=gid)
         centred(axes, x + width / 2, y + 0.5, text, fontsize=9, color=ink_on(color))
 
     for rank in range(4):
         rectangle(axes, 0.9, rank + 0.04, 9.1, 0.92, fc="#F5F5F5", ec="none")
         axes.text(0, rank + 0.5, f"rank {rank}", va="center", fontsize=10, fontweight="bold", color=BLACK)
-    for x, text in ((1.6, "token and its ids"), (3.2, "dispatch"), (5.0, "experts"), (6.65, "sum of the rank"),
-                    (8.0, "combine"), (9.35, "result")):  # fmt: skip
+    for x, text in ((1.6, "token and its ids"), (2.85, "dispatch"), (3.8, "its row"), (5.05, "experts"),
+                    (6.65, "sum of the rank"), (8.0, "combine"), (9.35, "result")):  # fmt: skip
         centred(axes, x, -0.25, text, fontsize=9)
     box(1.0, 0, 1.2, "2, 3 and 6", color_of(0), "token")
-    box(4.2, 1, 0.75, "expert 2", color_of(1), "expert 2")
-    box(5.05, 1, 0.75, "expert 3", color_of(1), "expert 3")
-    box(4.6, 3, 0.75, "expert 6", color_of(3), "expert 6")
-    box(6.1, 1, 1.1, "w₂ y₂ + w₃ y₃", color_of(1), "sum 1")
-    box(6.1, 3, 1.1, "w₆ y₆", color_of(3), "sum 3")
+    for rank, experts, text in ((1, (2, 3), "w₂ y₂ + w₃ y₃"), (3, (6,), "w₆ y₆")):
+        color, middle = color_of(rank), rank + 0.5
+        box(3.5, rank, 0.6, "row", color, f"row {rank}")
+        box(6.1, rank, 1.1, text, color, f"sum {rank}")
+        for i, expert in enumerate(experts):
+            y = middle + 0.43 * (i - (len(experts) - 1) / 2)
+            box(4.65, y - 0.5, 0.8, f"expert {expert}", color, f"expert {expert}", height=0.36)
+            for start, end in (((4.13, middle), (4.62, y)), ((5.48, y), (6.07, middle))):
+                arrow(axes, start, end, GREY, mutation_scale=12)
+        arrow(axes, (2.25, 0.55), (3.47, middle), mutation_scale=16)
+        arrow(axes, (7.25, middle), (8.75, 0.62), mutation_scale=16)
     box(8.8, 0, 1.1, "their sum", color_of(0), "result")
-    for y in (1.5, 3.5):
-        arrow(axes, (2.25, 0.55), (4.15 + 0.4 * (y > 2), y), mutation_scale=16)
-        arrow(axes, (7.25, y), (8.75, 0.62), mutation_scale=16)
-    for start, end, y in ((5.82, 6.07, 1.5), (5.38, 6.07, 3.5)):
-        arrow(axes, (start, y), (end, y), GREY, mutation_scale=12)
     bare(axes, (-0.05, 10.1), (4.05, -0.5))
     return figure
 
@@ -158,41 +160,40 @@ def timelines(times: Mapping[str, LayerTime], recorded: Mapping[str, float]) -> 
 
 @drawing
 def recorded_layers(panels: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure:
-    """Draw the recorded forward of layers, by how their tokens travel. A dashed line is the time without exchange.
+    """Draw the recorded forward of layers, by how their tokens travel, first without an exchange.
 
     Args:
-        panels: title → GPUs → way → microseconds, of which "no exchange" is drawn as a line; as from
-            ``layer_records.parallel_panels``.
+        panels: title → GPUs → way → microseconds; as from ``layer_records.parallel_panels``. The two of a row have one
+            scale.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure, axes_of = canvas_grid(1.75 * rows + 0.6, rows, columns)
+    figure, axes_of = canvas_grid(1.75 * rows + 0.6, rows, columns, sharey="row")
     for axes in axes_of[len(panels) :]:
         axes.set_visible(False)
     for axes, (title, layers) in zip(axes_of, panels.items()):
+        size = 9 if len(layers) < 3 else 8
         for place, (gpus, us) in enumerate(layers.items()):
             for i, (way, color) in enumerate(_WAYS.items()):
                 if way in us:
-                    x, ms = place + 0.2 * (i - 1.5), us[way] / 1e3
-                    axes.bar(x, ms, width=0.19, color=color, gid=f"{title} {gpus} {way}")
-                    axes.annotate(f"{ms:#.3g}", (x, ms), (0, 1), textcoords="offset points", ha="center", fontsize=9)
-            if "no exchange" in us:
-                alone = us["no exchange"] / 1e3
-                axes.plot([place - 0.42, place + 0.42], [alone, alone], color=BLACK, lw=1.4, ls="--")
+                    x, ms = place + 0.185 * (i - 2), us[way] / 1e3
+                    axes.bar(x, ms, width=0.175, color=color, gid=f"{title} {gpus} {way}")
+                    axes.annotate(f"{ms:#.3g}", (x, ms), (0, 1), textcoords="offset points", ha="center", fontsize=size)
         axes.set_title(title, fontsize=10)
         axes.set_xticks(range(len(layers)), list(layers), fontsize=9)
-        axes.set_xlim(-0.55, len(layers) - 0.45)
+        axes.set_xlim(-0.5, len(layers) - 0.5)
         axes.tick_params(axis="x", length=0)
         axes.margins(y=0.18)
+    for axes in axes_of[::columns]:
         axes.set_ylabel("ms")
-    handles = [Patch(color=color) for color in _WAYS.values()] + [Line2D([], [], color=BLACK, lw=1.4, ls="--")]
-    figure.legend(handles, [*_WAYS, "no exchange"], loc="outside lower right", ncols=len(handles), fontsize=9)
+    handles = [Patch(color=color) for color in _WAYS.values()]
+    figure.legend(handles, list(_WAYS), loc="outside lower right", ncols=len(handles), fontsize=9)
     return figure
 
 
 @drawing
 def loads(arriving: Mapping[str, Sequence[int]]) -> Figure:
-    """Draw how much each rank has to compute, in choices. Hatched: it waits for the rank that has most.
+    """Draw how much each rank has to compute, in choices. Hatched: it waits for the slowest rank.
 
     Args:
         arriving: title → choices of each rank.
@@ -203,19 +204,23 @@ def loads(arriving: Mapping[str, Sequence[int]]) -> Figure:
         for rank, count in enumerate(counts):
             slowest = count == top
             axes.bar(rank, count, width=0.7, color=RED if slowest else BLUE, gid=f"{title} {rank}")
-            axes.bar(rank, top - count, bottom=count, width=0.7, color="white", ec=GREY, hatch="///",
-                     gid=f"{title} {rank} waits")  # fmt: skip
+            if not slowest:
+                axes.bar(rank, top - count, bottom=count, width=0.7, color="white", ec=GREY, hatch="///",
+                         gid=f"{title} {rank} waits")  # fmt: skip
+                text = f"waits {(top - count) / top:.0%}"
+                axes.annotate(text, (rank, top), (0, 2), textcoords="offset points", ha="center", fontsize=9)
         axes.axhline(mean, color=BLACK, ls="--", lw=1.2)
-        axes.set_title(f"{title}: most over mean {top / mean:.2f}", fontsize=10)
+        axes.set_title(f"{title}: slowest rank {top / mean:.2f} × the mean", fontsize=10)
         axes.set_xticks(range(len(counts)), [f"rank {rank}" for rank in range(len(counts))], fontsize=9)
         axes.tick_params(axis="x", length=0)
+        axes.margins(y=0.1)
     axes_of[0].set_ylabel("choices to compute\n(dashed: the mean)")
     return figure
 
 
 @drawing
 def clusters(panels: Mapping[int, Mapping[str, Sequence[float]]]) -> Figure:
-    """Draw the time of one dispatch on both links, for more and more GPUs. The dashed line is the experts' time.
+    """Draw the time of an exchange on both links, for more and more GPUs. The dashed line is the experts' time.
 
     Args:
         panels: GPUs → copies → ms on NVLink, on the network, and of the experts.
@@ -229,7 +234,7 @@ def clusters(panels: Mapping[int, Mapping[str, Sequence[float]]]) -> Figure:
         axes.set_title(f"{ranks} GPUs", fontsize=10)
         axes.set_xticks(range(len(ways)), [f"a row\na {copies}" for copies in ways], fontsize=9)
         axes.tick_params(axis="x", length=0)
-    axes_of[0].set_ylabel("ms of one dispatch")
+    axes_of[0].set_ylabel("ms, there and back")
     handles = [Patch(color=_LINKS[link]) for link in ("NVLink", "network")]
     handles += [Line2D([], [], color=_LINKS["experts"], lw=2, ls="--")]
     figure.legend(handles, list(_LINKS), loc="outside lower right", ncols=3, fontsize=9)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_hex
+from matplotlib.patches import FancyArrowPatch
 
 from course_kernels import GemmConfig, schedule, testing
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
@@ -405,6 +406,26 @@ def test_a_way_to_exchange_has_one_colour_in_both_lessons():
     for way in ways:
         (bar,) = (patch for patch in bars.patches if patch.get_gid() == f"a 2 GPUs {way}")
         assert to_hex(line(lines, f"step {way}").get_color()) == to_hex(bar.get_facecolor())
+
+
+def test_a_layer_without_exchange_has_its_time_and_a_model_one_scale():
+    layers = {"2 GPUs": {"no exchange": 10770.0, "symmetric": 10630.0}}
+    left, right = f16_ranks.recorded_layers(
+        {"a, uniform": layers, "a, Zipf": layers | {"4 GPUs": {"by hand": 3e4}}}
+    ).axes
+    assert texts(left) == ["10.8", "10.6"]
+    assert left.get_ylim() == right.get_ylim()
+
+
+def test_both_experts_of_a_rank_get_the_row_and_are_summed():
+    (axes,) = f16_ranks.journey().axes
+    arrows = sum(isinstance(patch, FancyArrowPatch) for patch in axes.patches)
+    assert arrows == 2 * 2 + 3 * 2, "there and back for two ranks, in and out of three experts"
+
+
+def test_a_rank_that_waits_says_how_long():
+    (axes,) = f16_ranks.loads({"uniform": [100, 98]}).axes
+    assert (title(axes), texts(axes)) == ("uniform: slowest rank 1.01 × the mean", ["waits 2%"])
 
 
 def test_the_line_of_the_experts_is_a_line_in_the_legend():

@@ -173,9 +173,9 @@ def test_lesson_16_reads_the_record(monkeypatch, tmp_path, capsys, name):
     printed = capsys.readouterr().out
     assert "recorded ways: by hand, deduplicated\n" in printed
     assert "recorded on NVIDIA H100\n" in printed
-    assert printed.count("symmetric is 2.67 times as fast as by hand") == 12
+    assert printed.count("by hand takes 1.60 × as long as all_to_all, 2.67 × as long as symmetric") == 12
     assert "2 GPUs: 5.60 ms = 3.80 ms without exchange + 1.80 (all_to_all_single, there and back: 2.00)\n" in printed
-    assert printed.endswith("recorded, Zipf: most over mean 1.25, 11.20 ms, 7.00 simulated\n")
+    assert printed.endswith("recorded, Zipf: slowest rank 1.25 × the mean, 11.20 ms, 7.00 simulated\n")
 
 
 def test_lesson_16_without_a_record(monkeypatch, tmp_path, capsys):
@@ -183,5 +183,5 @@ def test_lesson_16_without_a_record(monkeypatch, tmp_path, capsys):
     lesson_16(shown := [])
     assert shown == [{}]
     printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 8
+    assert len(printed) == 9
     assert all(line.endswith("not recorded yet") for line in printed), printed
