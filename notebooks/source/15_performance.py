@@ -316,7 +316,7 @@ print("never written:      ", missing)
 # %% [markdown]
 # ## The smallest honest benchmark
 #
-# All habits together take a dozen lines. For each part, say which of the wrong numbers above it prevents.
+# Four habits take a dozen lines. For each part, say which of the wrong numbers above it prevents.
 
 
 # %%
@@ -344,7 +344,7 @@ def honest(gpu, functions, repeats=60):
 # - `flush_l2`: the rates above the memory's.
 # - Events, and a `synchronize` before they are read: the stopwatch and its 3 µs.
 #
-# Random data and one number for many calls are left to the caller.
+# Random data, verifying, and one number for many calls are left to the caller.
 #
 # </details>
 #
@@ -401,7 +401,7 @@ for name in ("loop", "grouped"):
 # The three numbers answer three questions. *Device, in a graph*: how good is the kernel? *Back to back, as called*: how
 # long does my call take? *Host*: will it limit the program? Back to back, a call takes the longer of the host's time
 # and the device's (whose cache is warm). A table has to say which number it shows. A table that shows the other library
-# as called and its own in a graph tells a sixth lie, which is not among the five below.
+# as called and its own in a graph tells a lie.
 #
 # ## The roof
 #
@@ -429,8 +429,8 @@ draw.roofline(results)
 # <details><summary>Answer</summary>The number of experts. Each has weights of its own. With more experts, each weight
 # is read for fewer tokens. Small N and K also count: each row of A and C is used for less arithmetic.</details>
 #
-# If a point is above the roof, ask why. Here the reason is known: a copy writes as much as it reads, and reading alone
-# can be faster.
+# If a point is above the roof, ask why. On the slope the reason is known: a copy writes as much as it reads, and
+# reading alone can be faster. And dense cuBLAS is a peer, no bound: a kernel may pass it.
 #
 # ## What the compiler made of it: the roof inside the chip
 #
@@ -457,7 +457,8 @@ for config, one in zip(configs, codegen.compile_many(builds)):
 # ## Against every other library
 #
 # Here are the same rows as bars, each against its own ceiling. All were verified, timed in turn and run in graphs.
-# [QuACK](glossary.md#QuACK) is a library of CuTe kernels.
+# *triton* is lesson 08's kernel, *cute* lesson 10's, *auto* the faster one. [QuACK](glossary.md#QuACK) has CuTe
+# kernels.
 
 # %%
 draw.against_peers(results)
@@ -482,7 +483,7 @@ for name, speedups in results["speedups"].items():
 # %% [markdown]
 # The numbers are geometric means over the rows, with the worst row in brackets. If the worst row were not shown, one
 # huge win would hide a loss. (As called, QuACK runs one configuration. In graphs it runs the best of 18 for each row,
-# and of six for gradients. A table has to say that, too.)
+# and of six for gradients.)
 #
 # One more check. Two rows of the table have the same dense product, measured at two moments of the run.
 #
@@ -500,7 +501,7 @@ print(f"medians {abs(first['median_us'] / second['median_us'] - 1):.1%} apart; t
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# By more than either range is wide, as the last line says.
+# So far that the two ranges do not overlap.
 #
 # </details>
 #
@@ -510,9 +511,8 @@ print(f"medians {abs(first['median_us'] / second['median_us'] - 1):.1%} apart; t
 #
 # ## In turn, or alone?
 #
-# A layer does not take turns with other kernels. It runs one kernel again and again. So the large rows were measured
-# once more, each kernel alone and back to back, without the first third of a second. Both records are of one day, one
-# machine and one state of the code.
+# A layer runs one kernel again and again. So the large rows were measured
+# once more, each kernel alone and back to back, without the first third of a second.
 #
 # **Guess:** the problems are the same. Is the order of the kernels the same?
 
@@ -821,14 +821,14 @@ for layer in model:
 # No `aten::_grouped_mm` may be left over. (On a CPU, ours calls torch's loop of products. So nothing can be timed
 # here.)
 #
-# **4. Profile again, and compare.** On a GPU, the profile's events have `device_time_total`. This record has training
-# steps of layers of real models, both libraries in CUDA graphs on an H200:
+# **4. Profile again, and compare.** On a GPU, the profile's events have `device_time_total`. This record has products
+# of real models' layers with both gradients, both libraries in CUDA graphs on an H200:
 
 # %%
 zoo_record = record.load("zoo")
 steps_of = {name: entry["us"]["step"] for name, entry in zoo_record["rows"].items() if "step" in entry["us"]}
 gains = {name: us["torch"]["median_us"] / us["auto"]["median_us"] for name, us in steps_of.items() if len(us) > 1}
-print(f"{len(gains)} layers: {statistics.geometric_mean(gains.values()):.2f} times as fast as torch's on average")
+print(f"{len(gains)} products: {statistics.geometric_mean(gains.values()):.2f} times as fast as torch's on average")
 for name in (min(gains, key=gains.get), max(gains, key=gains.get)):
     print(f"  {gains[name]:.2f}: {zoo_record['rows'][name]['title']}")
 
@@ -884,8 +884,8 @@ for row in layers["rows"]:
 # %% [markdown]
 # One token has kernels of its own (lesson 14), which can be faster than both products: above 1.
 #
-# *FlashInfer* has a fused layer for inference. Its autotuner tries up to 120 tiles for each row; ours asks its
-# model of time. Next is FlashInfer's time over ours, both in graphs.
+# *FlashInfer* has a fused layer for inference. Its autotuner tries up to 120 tiles for each row; ours predicts times
+# (lesson 17). Next is FlashInfer's time over ours, both in graphs.
 #
 # **Guess:** who is ahead with few tokens, and who with many?
 
@@ -899,9 +899,9 @@ for title, ratios in forwards.items():
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Few tokens: FlashInfer more often, by little, since both read weights at the memory's speed. Its kernels may start
-# while the one before ends. Many: ours. FlashInfer rounds and adds each expert's result in memory; ours writes them
-# once, and sums in float32.
+# From 64 tokens to some hundred: FlashInfer more often, by little, since both read weights at the memory's speed. Its
+# kernels may start while the one before ends. Many: ours. FlashInfer rounds and adds each expert's result in memory;
+# ours writes them once, and sums in float32.
 #
 # </details>
 #
@@ -918,7 +918,8 @@ f15_layers.scaling(scaling) if any(scaling.values()) else print("not recorded ye
 # %% [markdown]
 # By hand, two GPUs are slower than one. Time goes into bytes on the wire, gathers and sums around them, and the host:
 # by hand and with *all_to_all*, it waits for the sizes of what arrives. A graph has no host in it; there the exchange
-# is left. Larger experts do more arithmetic for the same bytes, and come closer to 2 and 4. DeepSeek-V3 passes them,
+# is left. With uniform routing, larger experts do more arithmetic for the same bytes, and come closer to 2 and 4. With
+# Zipf's, the rank of the most popular expert decides (lesson 16). DeepSeek-V3 passes them,
 # probably because one GPU reads the weights of all experts, and each of several GPUs only those of its own.
 
 # %%
@@ -941,9 +942,8 @@ for layers_of in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3"):
 #    same.</details>
 # 2. Add a sixth lie: in `layers`, wrap one of the two in `gpu.graph(...)`. What does it gain in the honest benchmark,
 #    and what would it gain back to back?
-#    <details><summary>Answer</summary>In the honest benchmark it only shortens the gaps between its three kernels,
-#    because their launches overlap with the flush. Back to back its host needs one launch, where the other needs
-#    three.</details>
+#    <details><summary>Answer</summary>The gaps between its three kernels, two microseconds in both, because back to
+#    back the device is slower than the host, too. They are enough to change the winner.</details>
 # 3. Suppose that a row reaches a third of the roof, and most of its time is "the rest". Name two measurements that you
 #    would make next.
 #    <details><summary>Answer</summary>A timeline per SM (lesson 05), which shows gaps and idle SMs. Counters of bytes
