@@ -45,6 +45,11 @@ class Event(Struct, frozen=True):
             raise ValueError("an event of no program")
 
     @property
+    def of_table(self) -> bool:
+        """Whether entries of a one-dimensional matrix were left: the probes have it as one row."""
+        return self.side == "columns" and self.shape is not None and self.shape[0] == 1
+
+    @property
     def wrong_stride(self) -> WrongStride | None:
         """The stride of the pointers, if it is not the matrix's."""
         return WrongStride(self.matrix, *self.pitch) if self.pitch else None

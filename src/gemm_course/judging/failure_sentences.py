@@ -22,7 +22,7 @@ from gemm_course.judging.untrusted import MAX_FILES, printable
 from gemm_course.runner.fork_server import MAX_THREADS
 
 _VERBS = {"load": "reads", "store": "writes"}
-_NOUNS = {"rows": "row", "columns": "column"}
+_NOUNS = {"rows": ("row", "rows"), "columns": ("column", "columns"), "entries": ("entry", "entries")}
 _LINE_ENDS = re.compile("\r\n|\r|\n")
 _MOST_QUOTED = 160
 LESS_OR_EQUAL = ", as `<=` in place of `<` gives"  # left out where an answer compares nothing so
@@ -101,9 +101,9 @@ def _sentence(event: Event, explained: bool) -> str:
         return f"{program} {verb} an address that belongs to no matrix"
     if event.side == "gap":
         return f"{program} {verb} between the elements of {event.matrix}: is a stride wrong?"
-    axis, noun = list(_NOUNS).index(event.side), _NOUNS[event.side]
+    axis, (noun, nouns) = list(_NOUNS).index(event.side), _NOUNS["entries" if event.of_table else event.side]
     extent, at = event.shape[axis], event.place[axis]
-    has = f"which has {noun}s 0 to {extent - 1}" if extent else f"which has no {noun}s"
+    has = f"which has {nouns} 0 to {extent - 1}" if extent else f"which has no {nouns}"
     text = f"{program} {verb} {noun} {at} of {event.matrix}, {has}"
     if not explained and event.far[axis] == extent and at >= extent:
         text += f": one too many{LESS_OR_EQUAL}"

@@ -27,6 +27,7 @@ def test_what_follows_from_wrong_rows_is_not_told_again(judge, exercise):
     told = {each.name: each.message for each in result.properties if each.status == "fail"}
     assert told.keys() == {"once", "experts"}
     assert "wrong for the reason above" in told["experts"]
+    assert "one row is enough" in result.message, "one rank is no place to tell id % ranks from the right rule"
 
 
 def test_a_rank_that_does_not_call_costs_the_others_nothing(judge, exercise):

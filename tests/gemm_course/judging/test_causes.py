@@ -24,6 +24,14 @@ def test_an_event_arrives_as_a_dictionary():
     assert Event("store").wrong_stride is None
 
 
+def test_a_table_arrives_as_one_row():
+    event = Event("load", "ends", 5, "columns", (0, 9), (0, 9), (1, 9))
+    assert event.of_table
+    assert not msgspec.structs.replace(event, shape=(2, 9)).of_table
+    assert not msgspec.structs.replace(event, side="rows").of_table
+    assert not Event("load").of_table
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -212,6 +212,16 @@ EVENT = {
             "line 5: program 3 writes column -1 of C, which has columns 0 to 3",
         ),
         ({"shape": (0, 4)}, "line 5: program 3 writes row 9 of C, which has no rows"),
+        (
+            {"side": "columns", "place": (0, 9), "far": (0, 9), "shape": (1, 9)},
+            "line 5: program 3 writes entry 9 of C, which has entries 0 to 8: one too many, as `<=` in place of `<` "
+            "gives",
+        ),
+        (
+            {"side": "columns", "place": (0, 0), "shape": (1, 0)},
+            "line 5: program 3 writes entry 0 of C, which has no entries",
+        ),
+        ({"shape": (1, 4)}, "line 5: program 3 writes row 9 of C, which has rows 0 to 0"),
         ({"matrix": None}, "line 5: program 3 writes an address that belongs to no matrix"),
         ({"side": "gap"}, "line 5: program 3 writes between the elements of C: is a stride wrong?"),
         (

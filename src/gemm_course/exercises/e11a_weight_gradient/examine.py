@@ -110,8 +110,14 @@ def _touched(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
     if (times := int(c.counts.max())) > 1:
         row, column = (c.counts == times).nonzero()[0].tolist()
         g, row = divmod(row, len(case.inputs["a"]))
-        text = f"C[{g}] at ({row}, {column}) was stored {times} times. One store is enough: after the loop"
-        yield Finding("once", text, pictures)
+        text = f"C[{g}] at ({row}, {column}) was stored {times} times"
+        tiles = (tile for line in c.counts.split(len(case.inputs["a"])) for row in line.split(BLOCK_K)
+                 for tile in row.split(BLOCK_N, 1))  # fmt: skip
+        if any(tile.unique().numel() > 1 for tile in tiles):  # no loop stores a part of its tile
+            why = "tiles overlap: rows come in steps of BLOCK_K, columns in steps of BLOCK_N"
+            yield Finding("once", f"{text}, by several programs: {why}", pictures)
+            return
+        yield Finding("once", f"{text}. One store is enough: after the loop", pictures)
 
 
 def _why(ran: Ran, a, b, groups: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, Causes]:

@@ -223,9 +223,12 @@ def _others_rows(case: Case, ran: Ran, bounds: list) -> Iterator[tuple[str, Caus
     if not last or int(counts.max()) < 2:
         return
     if int(own.min()) > 1:
-        text = f"every element of out was stored {int(own.min())} times or more: one store is enough, after the loop"
-        yield "bounds", text
-        return
+        owners = [g for g, (start, end) in enumerate(bounds) for _ in range(start, end)]
+        if [_tile_of(case, program)[0] for program in out.writers[:last].amax(1).tolist()] == owners:
+            text = f"every element of out was stored {int(own.min())} times or more"
+            yield "bounds", f"{text}: one store is enough, after the loop"
+            return
+        yield "bounds", ABOVE  # tiles of other experts stored them, and no loop
     row, never = int((counts > 1).nonzero()[0]), out.missing[:last].any(1)
     if (least := int(own[row].min())) < int(counts[row]):
         what = f"of row {row} of out, some columns were stored {least} times, and others {int(counts[row])} times"

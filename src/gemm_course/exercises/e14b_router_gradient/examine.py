@@ -61,8 +61,9 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     want[by_position] = torch.cat([dots, dots.new_zeros(len(places) - count)])
     got, missing = out.values[by_position].double(), out.missing[by_position]
     pictures = [panel(out, want, (1, 1), "your out")]
-    writers = _writers(ran)
-    if count and (nothing := _nothing(case, ran, writers)):
+    writers = _writers(ran, len(places))
+    atomic = any(event.kind == "atomic" for event in ran.events)
+    if (count or atomic) and (nothing := _nothing(case, ran, writers)):
         yield Finding("*", nothing, pictures)
         return
     if pitch := out.wrong_pitch():
@@ -119,9 +120,11 @@ def _operands(case: Case) -> tuple[Tensor, Tensor, Tensor]:
 def _nothing(case: Case, ran: Ran, writers: Causes) -> Causes:
     """The reason if no gradient was stored, or none but NaN; empty otherwise."""
     out = ran.outputs["out"]
-    if out.missing.all():
-        outside = diagnosis.stores_outside(ran)
-        return (writers, outside) if writers or outside else "nothing of out was written"
+    outside = diagnosis.stores_outside(ran)
+    if out.missing.all() and (writers or outside):
+        return writers, outside
+    if out.missing.all() and not out.counts.any():
+        return "nothing of out was written"
     if token_sums.held_before(out).all():
         if writers:
             return writers
@@ -130,6 +133,8 @@ def _nothing(case: Case, ran: Ran, writers: Causes) -> Causes:
         if reads := [event for event in ran.events if event.kind == "load"]:
             text, columns = "out is NaN everywhere, from what was read outside of the matrices", _columns(case, reads)
             return Words(text, because=(Observed(reads[0]), columns if "up begins" in columns else ""))
+        if out.missing.all():
+            return "out is NaN everywhere. It held NaN before: store the sum, do not add to out"
         return "out is NaN everywhere. It held NaN before, and so do the others' rows: store sums of our rows"
     return ""
 
@@ -155,7 +160,12 @@ def _idle(value, needed: int) -> str:
     return f"{text}, so triton.cdiv(positions, BLOCK_M) programs are enough"
 
 
-def _writers(ran: Ran) -> Causes:
+def _launched(value) -> int:
+    """The number of programs that were launched; 0 on a GPU."""
+    return value[0] if isinstance(value, list) and value and type(value[0]) is int else 0
+
+
+def _writers(ran: Ran, positions: int) -> Causes:
     """Atomics, or elements stored several times; empty without any."""
     out = ran.outputs["out"]
     if atomic := token_sums.explain_atomic(ran):
@@ -166,23 +176,31 @@ def _writers(ran: Ran) -> Causes:
     if int((out.counts - 1).clamp(min=0).sum()) == int(out.missing.sum()):
         lost = counted(int(out.missing.sum()), "other place")
         return f"out[{token}, {slot}] was stored {times} times, and {lost} never: each position loads its own place"
+    past = _launched(ran.value) * BLOCK_M - positions
+    if past == times - 1 == int((out.counts - 1).clamp(min=0).sum()):
+        text = f"out[{token}, {slot}] was stored {times} times, by its own position and by {counted(past, 'row')}"
+        return f"{text} after the last one: mask the store with `rows < positions`"
     return (
         f"out[{token}, {slot}] was stored {times} times, and the last store wins: let one program own each sum, and "
         "store it once, after the loop"
     )
 
 
-def _others(case: Case, ran: Ran, got: Tensor, missing: Tensor) -> str:
-    """The mistake in the gradients of positions that are not ours; "" if they are 0."""
+def _others(case: Case, ran: Ran, got: Tensor, missing: Tensor) -> Causes:
+    """The mistake in the gradients of positions that are not ours; empty if they are 0."""
     count, k = case.inputs["count"][0], case.inputs["shape"][1]
+    out = ran.outputs["out"]
     bad = missing[count:] | (got[count:] != 0)
     if not bad.any():
         return ""
     position = count + int(bad.nonzero()[0])
     token, slot = divmod(case.inputs["places"][position], k)
     text = f"position {position} is not ours, and out[{token}, {slot}], its place,"
-    value, times = ran.value, int(ran.outputs["out"].counts.max())
-    launched = value[0] if isinstance(value, list) and value and type(value[0]) is int else 0
+    if missing[position] and out.counts[token, slot]:
+        if any(event.kind == "atomic" for event in ran.events):
+            return BELOW
+        return f"{text} is NaN, as before the launch: store the sum, do not add to out"
+    launched, times = _launched(ran.value), int(out.counts.max())
     if missing[position] and 0 < launched * BLOCK_M <= position:
         text = f"{text} was never written: {launched} programs are launched, each with BLOCK_M = {BLOCK_M} positions"
         return f"{text}, and there are {len(got)} positions"

@@ -110,7 +110,10 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             found.setdefault(BREAKS[name], f"{text} (rank {rank})")
         answers.append(plan_of(rank, ids, experts, each["given"], parts))
     if not any(answer.tokens for answer in answers) and any(any(answer.goals) for answer in answers):
-        yield Finding("*", "`tokens` is empty at every rank: nothing is sent")
+        text = "`tokens` is empty at every rank: nothing is sent"
+        if len(ids) == 1:
+            text = f"`tokens` is empty, and the only rank has all experts: the rank of an expert is id // {experts}"
+        yield Finding("*", text)
         return
     if any(None in (answer.tokens, answer.sent) for answer in answers):
         first = min(CHECKS.index(check) for check in found)
@@ -239,6 +242,8 @@ def _wrong_rows(answer: Plan, experts: int, parts: list, rows: list) -> tuple[st
     for name, rule in rules.items():
         owners = owners_of(answer.ids, experts, len(sizes), rule)
         goals = [{t for t, line in enumerate(owners) if r in line} for r in range(len(sizes))]
+        if goals == [set(goal) for goal in answer.goals]:
+            continue  # both rules send these tokens to the same ranks, as with one rank, so another mistake is there
         if [set(part) for part in parts] == goals and any(goals):
             each = experts // len(sizes)
             text = (
