@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 
 import torch
@@ -210,6 +211,31 @@ def compiled(world):
     return close(torch.float32, result=(got, model(x)))
 
 
+def compiled_shards(world):
+    """A module after ``shard``: results and gradients; and under ``fullgraph`` the reason why it cannot be one graph,
+    not a mesh that cannot be read."""
+    x, ids, weights, grad = (each[world.rank] for each in tokens_of(world))
+    torch.manual_seed(0)
+    found = []
+    experts = Experts(EXPERTS, HIDDEN, INNER, bias=True).to(world.device)
+    for target in (world.mesh(), world.group):
+        spread = ExpertParallel(target, EXPERTS).shard(copy.deepcopy(experts))
+        for function in (spread, torch.compile(spread, backend="aot_eager")):
+            spread.zero_grad()
+            out = function(x, ids, weights)
+            out.backward(grad)
+            found.append([out.detach(), *(each.grad.to_local() for each in spread.parameters())])
+        torch._dynamo.reset()
+        try:
+            torch.compile(spread, backend="aot_eager", fullgraph=True)(x, ids, weights)
+            return "one graph"
+        except torch._dynamo.exc.Unsupported as error:
+            if "expert parallelism, whose splits the host reads, runs between two graphs" not in str(error):
+                return str(error)
+    pairs = [{str(i): pair for i, pair in enumerate(zip(each, found[0], strict=True))} for each in found[1:]]
+    return next((each for each in (close(torch.float32, **each) for each in pairs) if each is not True), True)
+
+
 def saved_and_loaded(world):
     """torch.distributed.checkpoint: saved by two ranks, loaded by one, and by all."""
     folder = [tempfile.mkdtemp() if world.rank == 0 else None]
@@ -240,8 +266,8 @@ def saved_and_loaded(world):
 CASES = {
     function.__name__: function
     for function in (
-        sharded_weights, main_grads_and_autocast, checkpointed, another_group, compiled, saved_and_loaded,
-        ddp_and_experts, fsdp_and_experts,
+        sharded_weights, main_grads_and_autocast, checkpointed, another_group, compiled, compiled_shards,
+        saved_and_loaded, ddp_and_experts, fsdp_and_experts,
     )
 }  # fmt: skip
 
