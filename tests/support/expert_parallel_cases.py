@@ -365,13 +365,9 @@ def refused(world):
         "top_k_weights must have the shape": lambda: moe_feed_forward(x, *own, ids, weights[:, :2], ep=ep),
         "top_k_index must be torch.int32": lambda: moe_feed_forward(x, *own, weights, weights, ep=ep),
         "x must be 2-D": lambda: ep.dispatch(x[0], ids, weights),
-        "x and top_k_weights must be of the tokens of plan, (T, k) =": lambda: ep.dispatch(
-            x, None, weights, plan=other
-        ),
-        "x and top_k_weights must be of the tokens of routing, (T": lambda: layer(routing=other),
-        "routing must be a Plan, from ExpertParallel.plan, got Routing": lambda: layer(
-            routing=Routing.of(ids, EXPERTS)
-        ),
+        "x and top_k_weights must be of the tokens of plan": lambda: ep.dispatch(x, None, weights, plan=other),
+        "x and top_k_weights must be of the tokens of routing": lambda: layer(routing=other),
+        "routing must be a Plan, from ExpertParallel.plan": lambda: layer(routing=Routing.of(ids, EXPERTS)),
         f"routing must be of the same ExpertParallel, {EXPERTS // world.size} experts": lambda: layer(routing=wider),
         "plan must be of the same ExpertParallel": lambda: ep.dispatch(x, None, weights, plan=symmetric),
         "handle must be of the same ExpertParallel": lambda: ep.combine(x, wider),
