@@ -18,6 +18,7 @@ import expert_parallel
 import ranks
 from course_kernels import moe_feed_forward, quantize_128x128
 from course_kernels.distributed import ExpertParallel
+from course_kernels.distributed.plan import Homes
 from course_kernels.distributed.transports import peers
 from course_kernels.distributed.transports import symmetric as symmetric_transport
 from course_kernels.distributed.transports.symmetric import Symmetric
@@ -347,7 +348,9 @@ def refused(world):
     gate_up, down, *_ = weights_of(world.device)
     ep = ExpertParallel(world.group, EXPERTS)
     own = mine(world, gate_up), mine(world, down)
-    other = ep.plan(ids[:2])
+    other, wider = ep.plan(ids[:2]), ExpertParallel(world.group, 2 * EXPERTS).plan(ids)
+    symmetric = ep.plan(ids)._replace(sends=Homes(ids, ids))
+    layer = functools.partial(moe_feed_forward, x, *own, None, weights, ep=ep)
     flat = world.mesh(1, world.size, names=("dp", "ep"))
     calls = {
         "num_experts must be a multiple": lambda: ExpertParallel(world.group, EXPERTS + 1),
@@ -362,7 +365,13 @@ def refused(world):
         "top_k_weights must have the shape": lambda: moe_feed_forward(x, *own, ids, weights[:, :2], ep=ep),
         "top_k_index must be torch.int32": lambda: moe_feed_forward(x, *own, weights, weights, ep=ep),
         "x must be 2-D": lambda: ep.dispatch(x[0], ids, weights),
-        "x and top_k_weights must be of": lambda: ep.dispatch(x, None, weights, plan=other),
+        "x and top_k_weights must be of the tokens of plan": lambda: ep.dispatch(x, None, weights, plan=other),
+        "x and top_k_weights must be of the tokens of routing": lambda: layer(routing=other),
+        "routing must be a Plan, from ExpertParallel.plan": lambda: layer(routing=Routing.of(ids, EXPERTS)),
+        f"routing must be of the same ExpertParallel, {EXPERTS // world.size} experts": lambda: layer(routing=wider),
+        "plan must be of the same ExpertParallel": lambda: ep.dispatch(x, None, weights, plan=symmetric),
+        "handle must be of the same ExpertParallel": lambda: ep.combine(x, wider),
+        "handle must be that of dispatch": lambda: ep.combine(x, ids),
         "plan must be a Plan": lambda: ep.dispatch(x, None, weights, plan=Routing.of(ids, EXPERTS)),
         "y must have a row": lambda: ep.combine(x[:0], other) if other.local_index.shape[0] else ep.combine(x, other),
         "ep must be of num_experts": lambda: Experts(EXPERTS + world.size, HIDDEN, INNER, ep=ep),
@@ -398,6 +407,25 @@ def dead_rank(world):
         text = str(error)
         return ("could not exchange the counts of tokens" in text and "a rank without tokens" in text) or text
     return "it did not end"
+
+
+def other_gradients(world):
+    """A rank whose x needs no gradient: the others' backward waits for its rows, and the time-out says so."""
+    if world.device.type != "cpu":  # NCCL's watchdog ends the process
+        return True
+    dist.barrier()  # after the time-out of the case before
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    x, ids, weights, grad = (each[world.rank].clone() for each in tokens_of(world, sizes=(4,)))
+    gate_up, down = leaves(*(mine(world, each) for each in weights_of(world.device)[:2]))
+    x.requires_grad_(world.rank != 1)
+    out = moe_feed_forward(x, gate_up, down, ids, weights, ep=ExpertParallel(group, EXPERTS))
+    try:
+        out.backward(grad)
+    except RuntimeError as error:
+        text = str(error)
+        return (world.rank != 1 and "for gradients of the same ones of x and weights" in text) or text
+    time.sleep(3 if world.rank == 1 else 0)
+    return world.rank == 1 or "it did not end"
 
 
 # ---- the symmetric transport
@@ -634,7 +662,7 @@ BOTH = {
         symmetric_forward, symmetric_gradients, other_rows, benchmark, refused,
     )
 }  # fmt: skip
-LAST = {"dead_rank": dead_rank}
+LAST = {"dead_rank": dead_rank, "other_gradients": other_gradients}
 CASES = BOTH | LAST
 ON_GPUS = {each.__name__: each for each in (symmetric_checks, symmetric, symmetric_graph)}
 

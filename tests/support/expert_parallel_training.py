@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.utils.checkpoint import checkpoint
 
+import page_snippets
 import ranks
 import train_experts
 from course_kernels import moe_feed_forward
@@ -210,6 +212,83 @@ def compiled(world):
     return close(torch.float32, result=(got, model(x)))
 
 
+def compiled_shards(world):
+    """A module after ``shard``: results and gradients; and under ``fullgraph`` the reason why it cannot be one graph,
+    not a mesh that cannot be read."""
+    x, ids, weights, grad = (each[world.rank] for each in tokens_of(world))
+    torch.manual_seed(0)
+    found = []
+    experts = Experts(EXPERTS, HIDDEN, INNER, bias=True).to(world.device)
+    for target in (world.mesh(), world.group):
+        spread = ExpertParallel(target, EXPERTS).shard(copy.deepcopy(experts))
+        for function in (spread, torch.compile(spread, backend="aot_eager")):
+            spread.zero_grad()
+            out = function(x, ids, weights)
+            out.backward(grad)
+            found.append([out.detach(), *(each.grad.to_local() for each in spread.parameters())])
+        torch._dynamo.reset()
+        try:
+            torch.compile(spread, backend="aot_eager", fullgraph=True)(x, ids, weights)
+            return "one graph"
+        except torch._dynamo.exc.Unsupported as error:
+            if "expert parallelism, whose splits the host reads, runs between two graphs" not in str(error):
+                return str(error)
+    pairs = [{str(i): pair for i, pair in enumerate(zip(each, found[0], strict=True))} for each in found[1:]]
+    return next((each for each in (close(torch.float32, **each) for each in pairs) if each is not True), True)
+
+
+def page_trains(world):
+    """The library page: sharded, trained with clipped gradients, saved and loaded; the losses are one process's."""
+    torch.manual_seed(0)
+    model = train_experts.Model(**train_experts.SIZES).to(world.device)
+    mesh = world.mesh(world.size // 2, 2, names=("dp", "ep"))
+    page_snippets.run(".shard(layer.experts)", model=model, mesh=mesh, everyone=world.mesh())
+    optimizer, losses, steps = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False), [], 6
+    for x, target in part(world, steps):
+        loss = (model(x.to(world.device)) - target.to(world.device)).square().mean()
+        given = dict(nn=nn, dist=dist, model=model, loss=loss, optimizer=optimizer)
+        square = page_snippets.run("get_total_norm", **given)["square"]
+        optimizer.zero_grad()
+        dist.all_reduce(loss := loss.detach())
+        losses.append(((loss / world.size).item(), square.sqrt().item()))
+    if (found := same_training(losses, list(alone(world))[:steps])) is not True:
+        return found
+    before = {name: value.full_tensor() for name, value in model.state_dict().items()}
+    folder = [tempfile.mkdtemp() if world.rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0, device=world.device)
+    names = page_snippets.run("set_model_state_dict(", model=model, folder=folder[0])
+    whole = names["get_model_state_dict"](model, options=names["whole"])
+    for name, value in before.items():
+        if not torch.equal(whole[name], value):
+            return f"{name}: another value"
+    return True
+
+
+def page_dispatches(world):
+    """The library page: torchtitan's dispatcher."""
+    x, ids, weights, _ = (each[world.rank] for each in tokens_of(world))
+    names = page_snippets.run(
+        "TokenDispatcher(", mesh={"ep": world.mesh()}, x=x, scores=weights, ids=ids, experts=lambda rows, counts: rows
+    )
+    return close(torch.float32, out=(names["out"], x * weights.sum(1, keepdim=True)))
+
+
+def ddp_of_everything(world):
+    """As the library page says: it refuses shards, and copies the first rank's experts to all."""
+    torch.manual_seed(world.rank)
+    ep = ExpertParallel(world.group, EXPERTS)
+    local = Experts(EXPERTS, HIDDEN, INNER, ep=ep).to(world.device)
+    before = local.down_proj.detach().clone()
+    nn.parallel.DistributedDataParallel(local)
+    if torch.equal(before, local.down_proj) != (world.rank == 0):
+        return "experts are those of their rank"
+    try:
+        nn.parallel.DistributedDataParallel(ep.shard(Experts(EXPERTS, HIDDEN, INNER).to(world.device)))
+    except RuntimeError:
+        return True
+    return "shards are not refused"
+
+
 def saved_and_loaded(world):
     """torch.distributed.checkpoint: saved by two ranks, loaded by one, and by all."""
     folder = [tempfile.mkdtemp() if world.rank == 0 else None]
@@ -240,8 +319,8 @@ def saved_and_loaded(world):
 CASES = {
     function.__name__: function
     for function in (
-        sharded_weights, main_grads_and_autocast, checkpointed, another_group, compiled, saved_and_loaded,
-        ddp_and_experts, fsdp_and_experts,
+        sharded_weights, main_grads_and_autocast, checkpointed, another_group, compiled, compiled_shards,
+        saved_and_loaded, page_trains, page_dispatches, ddp_of_everything, ddp_and_experts, fsdp_and_experts,
     )
 }  # fmt: skip
 

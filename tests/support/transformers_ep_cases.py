@@ -10,6 +10,7 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers.distributed import DistributedConfig
 
+import page_snippets
 import ranks
 from course_kernels.integrations import transformers_ep
 
@@ -88,7 +89,17 @@ def one_batch(world):
     return same_as_one(world, True, tp_size=world.size)
 
 
-CASES = {"other_batches": other_batches, "one_batch": one_batch}
+def page(world):
+    """The library page's snippet."""
+    folder = saved(world.rank)
+    names = page_snippets.run("DistributedConfig(", AutoModelForCausalLM=AutoModelForCausalLM, name=folder)
+    alone = AutoModelForCausalLM.from_pretrained(folder, experts_implementation="eager")
+    ids = torch.randint(64, (2, 6), generator=torch.Generator().manual_seed(4))
+    logits, wanted = (each(ids).logits for each in (names["model"], alone))
+    return torch.allclose(full(logits), wanted, atol=1e-5) or "logits differ"
+
+
+CASES = {"other_batches": other_batches, "one_batch": one_batch, "page": page}
 
 if __name__ == "__main__":
     ranks.main(CASES)

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from course_kernels import runtime
 from course_kernels.distributed.motion import Choices, Transport, combine, dispatch, settled, through
 from course_kernels.distributed.overlap import overlapped
-from course_kernels.distributed.plan import Plan
+from course_kernels.distributed.plan import Homes, Plan
 from course_kernels.distributed.transports.all_to_all import AllToAll
 from course_kernels.distributed.transports.symmetric import Symmetric
 from course_kernels.moe.parallel import Kernels, Layer
@@ -23,8 +23,16 @@ from course_kernels.validation import check_dense
 
 TRANSPORTS = ("auto", "all_to_all", "symmetric")
 
-
+_BETWEEN_GRAPHS = "expert parallelism, whose splits the host reads, runs between two graphs"
 _SMS_OF_EXCHANGES = 16  # while products run; a kernel of NCCL has one for each channel
+
+
+def _ranks_of(mesh: DeviceMesh) -> list[int]:
+    """The ranks of a 1-D mesh. While a graph is traced, the mesh's tensor is data, which must not be read: its group
+    has the same ranks, in ascending order."""
+    if torch.compiler.is_compiling():
+        return dist.get_process_group_ranks(mesh.get_group())
+    return mesh.mesh.tolist()
 
 
 class Dispatched(NamedTuple):
@@ -159,7 +167,7 @@ class ExpertParallel:
 
     # ---- the two halves
 
-    @runtime.outside_graphs("expert parallelism, whose splits the host reads, runs between two graphs")
+    @runtime.outside_graphs(_BETWEEN_GRAPHS)
     def plan(self, top_k_index: Tensor) -> Plan:
         """Route tokens to ranks, once for any number of calls of ``dispatch``: for recomputation in activation
         checkpointing, make the plan outside of the part that is checkpointed.
@@ -176,7 +184,6 @@ class ExpertParallel:
             raise ValueError(f"top_k_index must have at least one column, got shape {tuple(top_k_index.shape)}")
         return settled(top_k_index)
 
-    @runtime.outside_graphs("expert parallelism, whose splits the host reads, runs between two graphs")
     def dispatch(
         self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, plan: Plan | None = None
     ) -> Dispatched:
@@ -196,31 +203,55 @@ class ExpertParallel:
             TypeError, ValueError: naming the argument, what it got and what it wants; before rows are sent.
             RuntimeError: another rank did not make the call in time.
         """
-        journey = self._journey(x, top_k_index, top_k_weights, plan)
+        return self._dispatched(x, top_k_index, top_k_weights, plan, "plan")
+
+    @runtime.outside_graphs(_BETWEEN_GRAPHS)
+    def _dispatched(
+        self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, plan: Any, name: str
+    ) -> Dispatched:
+        journey = self._journey(x, top_k_index, top_k_weights, plan, name)
         rows, weights, plan = dispatch(x, top_k_weights.float(), self.transport, journey)
         return Dispatched(rows, Choices(plan.local_index, weights, plan.routing), plan)
 
-    def _journey(self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, plan: Any) -> Plan | Tensor:
-        """The plan or the ids of a call of ``dispatch``, whose arguments it checks."""
+    def _journey(
+        self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, plan: Any, name: str
+    ) -> Plan | Tensor:
+        """The plan or the ids of a call of ``dispatch``, whose arguments it checks; errors call the plan ``name``."""
         check_dense("x", x)
         check_dense("top_k_weights", top_k_weights)
         if x.dim() != 2:
             raise ValueError(f"x must be 2-D, (T, H), got shape {tuple(x.shape)}")
         if not top_k_weights.dtype.is_floating_point:
             raise TypeError(f"top_k_weights must have a floating dtype, got {top_k_weights.dtype}")
-        if plan is not None and not isinstance(plan, Plan):
-            raise TypeError(f"plan must be a Plan, from ExpertParallel.plan, got {type(plan).__name__}")
         if plan is None:
-            check_dense("top_k_index", top_k_index)
+            name = "top_k_index"
+            check_dense(name, top_k_index)
+        elif not isinstance(plan, Plan):
+            raise TypeError(f"{name} must be a Plan, from ExpertParallel.plan, got {type(plan).__name__}")
+        else:
+            self._check_own(name, plan)
         shape = tuple(top_k_index.shape if plan is None else plan.sends.carriers.shape)
         if tuple(top_k_weights.shape) != shape or x.shape[0] != shape[0]:
             raise ValueError(
-                f"x and top_k_weights must be of the tokens of top_k_index or plan, (T, k) = {shape}, got shapes "
+                f"x and top_k_weights must be of the tokens of {name}, (T, k) = {shape}, got shapes "
                 f"{tuple(x.shape)} and {tuple(top_k_weights.shape)}"
             )
         return self._checked(top_k_index) if plan is None else plan
 
-    @runtime.outside_graphs("expert parallelism, whose splits the host reads, runs between two graphs")
+    def _check_own(self, name: str, plan: Plan) -> None:
+        """Raise where a plan cannot be of these experts, ranks and transport."""
+        ranks, local = self.group.size(), plan.routing.ends.shape[0]
+        sources = ranks if plan.matrix is None else len(plan.matrix)
+        symmetric = isinstance(plan.sends, Homes)
+        if (sources, local) != (ranks, self.num_local_experts) or symmetric != isinstance(self.transport, Symmetric):
+            of_ranks = "" if plan.matrix is None else f" over {sources} ranks"
+            raise ValueError(
+                f"{name} must be of the same ExpertParallel, {self.num_local_experts} experts a rank over {ranks} "
+                f"ranks, got another's plan, of {local} experts a rank{of_ranks}"
+                + (' with transport "symmetric"' if symmetric else "")
+            )
+
+    @runtime.outside_graphs(_BETWEEN_GRAPHS)
     def combine(self, y: Tensor, handle: Plan) -> Tensor:
         """Return results to the ranks of their tokens.
 
@@ -235,6 +266,7 @@ class ExpertParallel:
         check_dense("y", y)
         if not isinstance(handle, Plan):
             raise TypeError(f"handle must be that of dispatch, got {type(handle).__name__}")
+        self._check_own("handle", handle)
         if y.dim() != 2 or y.shape[0] != handle.local_index.shape[0]:
             raise ValueError(
                 f"y must have a row for each of the {handle.local_index.shape[0]} that arrived, got shape "
@@ -247,13 +279,14 @@ class ExpertParallel:
         kernels: Kernels | None = None,
     ) -> Tensor:  # fmt: skip
         """Apply ``layer(rows, weights, routing)`` between ``dispatch`` and ``combine``, to one chunk after another.
+        Errors call the plan "routing", as ``moe_feed_forward`` does.
         Where ``kernels`` are the same layer, there is one chunk and ranks reach each other's memory, results are summed
         on their way."""
         if plan is None and self.chunks > 1:
             return overlapped(self, layer, x, settled(top_k_index), top_k_weights, self.chunks)
         if kernels is not None and isinstance(self.transport, Symmetric):
-            return through(kernels, self.transport, self._journey(x, top_k_index, top_k_weights, plan))
-        rows, choices, handle = self.dispatch(x, top_k_index, top_k_weights, plan=plan)
+            return through(kernels, self.transport, self._journey(x, top_k_index, top_k_weights, plan, "routing"))
+        rows, choices, handle = self._dispatched(x, top_k_index, top_k_weights, plan, "routing")
         return self.combine(layer(rows, choices.weights, choices.routing), handle)
 
     def products_sms(self, device: torch.device, num_sms: int | None) -> int | None:
@@ -291,7 +324,7 @@ class ExpertParallel:
         if isinstance(weight, DTensor):
             ranks = dist.get_process_group_ranks(self.group)
             mesh = weight.device_mesh
-            if weight.placements != (Shard(0),) or mesh.mesh.tolist() != ranks:
+            if weight.placements != (Shard(0),) or _ranks_of(mesh) != ranks:
                 raise ValueError(
                     f"{name} must be a DTensor with placements (Shard(0),) over ranks {ranks}, got "
                     f"{weight.placements} over {mesh.mesh.tolist()}"

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from course_kernels.contexts import wants_grad
 from course_kernels.distributed.plan import Arrived, Plan
+from course_kernels.distributed.wire import settling
 from course_kernels.moe import Routing, fp8_layer, layer
 from course_kernels.moe.form import Arriving, Operands
 from course_kernels.moe.parallel import Kernels
@@ -117,9 +118,10 @@ class _Through(torch.autograd.Function):
     def forward(ctx, x, gate_up, down, weights, gate_up_bias, down_bias, kernels: Kernels, transport, journey):
         (rows, sent, plan), arriving = transport.arrive(x, weights, journey)
         operands = kernels.operands._replace(x=rows, weights=sent)
-        results, pre = layer.forward(
-            operands, plan.routing, kernels.form, keep=True, combine=uncombined, arriving=arriving
-        )  # fmt: skip
+        with settling(arriving and arriving.settle):
+            results, pre = layer.forward(
+                operands, plan.routing, kernels.form, keep=True, combine=uncombined, arriving=arriving
+            )  # fmt: skip
         sent = sent.clone()
         ctx.save_for_backward(*operands._replace(x=rows.clone(), weights=sent), pre)
         ctx.form, ctx.main_grads, ctx.transport, ctx.plan = kernels.form, kernels.main_grads, transport, plan
@@ -132,10 +134,11 @@ class _Through(torch.autograd.Function):
         *tensors, pre = ctx.saved_tensors  # first: where a checkpoint computes them anew, it uses the memory, too
         operands, needs = Operands(*tensors), collected(ctx)
         (rows, *_), arriving = ctx.transport.arrive(prepared(settled(grad), operands), None, ctx.plan)
-        found = layer.backward(
-            rows, operands, pre, ctx.plan.routing, ctx.form, tuple(needs[0]), needs[1], combine=uncombined,
-            arriving=arriving,
-        )  # fmt: skip
+        with settling(arriving and arriving.settle):
+            found = layer.backward(
+                rows, operands, pre, ctx.plan.routing, ctx.form, tuple(needs[0]), needs[1], combine=uncombined,
+                arriving=arriving,
+            )  # fmt: skip
         of_input = operands.weights if ctx.form.on_input else None
         x, weights = ctx.transport.collect(found.x, found.weights, ctx.plan, True, of_input)
         return *found._replace(x=x, weights=weights), None, None, None
@@ -150,12 +153,13 @@ def through(kernels: Kernels, transport: Direct, journey: Plan | Tensor) -> Tens
         return _Through.apply(*operands._replace(weights=weights), kernels, transport, journey)
     (rows, sent, plan), arriving = transport.arrive(operands.x, weights, journey)
     operands, given = operands._replace(x=rows, weights=sent), dict(keep=False, combine=uncombined)
-    if float8 is None:
-        results, _ = layer.forward(operands, plan.routing, form, **given, arriving=arriving)
-    else:
-        if arriving is not None:
-            arriving.settle()
-        results, _ = fp8_layer.forward(operands, float8, plan.routing, form, **given)
+    with settling(arriving and arriving.settle):
+        if float8 is None:
+            results, _ = layer.forward(operands, plan.routing, form, **given, arriving=arriving)
+        else:
+            if arriving is not None:
+                arriving.settle()
+            results, _ = fp8_layer.forward(operands, float8, plan.routing, form, **given)
     return transport.collect(results, None, plan, True, None if form.on_input else sent)[0]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -52,3 +53,16 @@ class Wire:
         if event is not None:
             self.compute.wait_event(event)
         return result
+
+
+@contextlib.contextmanager
+def settling(settle: Callable[[], None] | None) -> Iterator[None]:
+    """Around work on rows that are arriving: where it raises, wait for them all the same. A signal that nobody takes
+    back would be taken for that of a later call, and the rows are read until they are sent."""
+    try:
+        yield
+    except BaseException:
+        if settle is not None:
+            with contextlib.suppress(Exception):  # the first error says more
+                settle()
+        raise

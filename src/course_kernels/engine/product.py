@@ -256,6 +256,14 @@ Epilogue: TypeAlias = Store | Add | Gated | GatedBackward
 
 # ---- a product
 
+_FORMS = {
+    "m": "{G:,} groups: M {M:,} in total, N {N:,}, K {K:,} each",
+    "n": "{G:,} groups: M {M:,}, N {N:,} in total, K {K:,} each",
+    "k": "{G:,} groups: M {M:,}, N {N:,} each, K {K:,} in total",
+    "batch": "{G:,} products: M {M:,}, N {N:,}, K {K:,} each",
+    "masked": "{G:,} groups: M up to {M:,}, N {N:,}, K {K:,} each",
+}
+
 
 class Product(NamedTuple):
     """The parts of one product.
@@ -354,9 +362,8 @@ class Problem(NamedTuple):
     pack: int = 0
 
     def __str__(self) -> str:
-        extents = ", ".join(f"{name} {getattr(self, name):,}" for name in "MNK")
-        form = {"batch": "a batch", "masked": "counted rows"}.get(self.mode, f"groups along {self.mode.upper()}")
-        return f"{self.G:,} × ({extents}), {form}"
+        form, dtype = _FORMS[self.mode].format(**self._asdict()), str(self.out_dtype).removeprefix("torch.")
+        return f"{form}; {'float8, ' if self.scaling else ''}result {dtype}"
 
     @property
     def block_lines(self) -> tuple[int, int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import comb
 from typing import Literal, NamedTuple
 
-from course_kernels.schedule.orders import check_positive
+from course_kernels.schedule.orders import check_number, check_positive
 
 __all__ = ["Cluster", "Exchange", "ExpertLayer", "LayerSpan", "LayerTime", "Link", "exchange", "layer_time", "owners"]
 
@@ -31,6 +31,9 @@ class Link(NamedTuple):
 
     def time_us(self, size: float) -> float:
         """Time of a transfer; 0 of nothing."""
+        check_number("size", size)
+        check_number("latency_us", self.latency_us)
+        check_number("gb_per_s", self.gb_per_s, above=True)
         return self.latency_us + size / self.gb_per_s / 1e3 if size else 0.0
 
 
@@ -63,6 +66,8 @@ class Exchange(NamedTuple):
 
     def time_us(self, row_bytes: float, cluster: Cluster, largest: float = 1.0) -> float:
         """Time of the rank whose link carries ``largest`` times the mean. Both links move at the same time."""
+        check_number("row_bytes", row_bytes)
+        check_number("largest", largest)
         nvlink = cluster.nvlink.time_us(self.nvlink_rows * row_bytes * largest)
         network = cluster.network.time_us(self.network_rows * row_bytes * largest)
         return max(nvlink, network)
@@ -108,8 +113,10 @@ def owners(experts: int, top_k: int, parts: int) -> float:
     """The mean number of parts, each with ``experts / parts`` experts, that ``top_k`` different experts are in."""
     for name, value in dict(experts=experts, top_k=top_k, parts=parts).items():
         check_positive(name, value)
-    if experts % parts or top_k > experts:
-        raise ValueError(f"experts is {experts}; want a multiple of parts = {parts}, and at least top_k = {top_k}")
+    if experts % parts:
+        raise ValueError(f"experts is {experts}; want a multiple of parts = {parts}")
+    if top_k > experts:
+        raise ValueError(f"top_k is {top_k}; want at most experts = {experts}")
     return parts * (1 - comb(experts - experts // parts, top_k) / comb(experts, top_k))
 
 
@@ -122,12 +129,15 @@ def exchange(layer: ExpertLayer, tokens: int, cluster: Cluster, copies: Copies =
         cluster: where the experts are.
         copies: "choice" sends a row for each expert, "rank" one to each GPU that has some, "node" one to each node, of
             which a GPU hands it on over NVLink.
+
+    Raises:
+        TypeError, ValueError: naming the argument or its field, what it is and what it wants.
     """
     if copies not in COPIES:
         raise ValueError(f"copies is {copies!r}; want one of {COPIES}")
+    check_number("tokens", tokens)
+    _check(layer, cluster)
     ranks, node = cluster.ranks, min(cluster.node, cluster.ranks)
-    if ranks % node:
-        raise ValueError(f"cluster has {ranks} ranks; want a multiple of its nodes' {node}")
     to_ranks = owners(layer.experts, layer.top_k, ranks)
     rows = tokens * (layer.top_k if copies == "choice" else to_ranks)
     inside, outside = (node - 1) / ranks, (ranks - node) / ranks
@@ -136,6 +146,31 @@ def exchange(layer: ExpertLayer, tokens: int, cluster: Cluster, copies: Copies =
     nodes = ranks // node
     # What arrives from other nodes goes on over NVLink, unless the GPU that gets it has the expert.
     return Exchange(rows * (node - 1) / node, tokens * owners(layer.experts, layer.top_k, nodes) * (nodes - 1) / nodes)
+
+
+def _check(layer: ExpertLayer, cluster: Cluster) -> None:
+    """Raise unless the layer can be on the cluster, naming the field that is wrong."""
+    for name, value, kind in (("layer", layer, ExpertLayer), ("cluster", cluster, Cluster)):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} is a {type(value).__name__}; want {kind.__name__}")
+    for name in ("hidden", "inner", "experts", "top_k"):
+        check_positive(name, getattr(layer, name))
+    check_number("itemsize", layer.itemsize, above=True)
+    for name in ("ranks", "node"):
+        check_positive(name, getattr(cluster, name))
+    for name, link in (("nvlink", cluster.nvlink), ("network", cluster.network)):
+        if not isinstance(link, Link):
+            raise TypeError(f"{name} is a {type(link).__name__}; want Link")
+        check_number(f"{name}.latency_us", link.latency_us)
+        check_number(f"{name}.gb_per_s", link.gb_per_s, above=True)
+    check_number("tflops", cluster.tflops, above=True)
+    check_number("chunk_us", cluster.chunk_us)
+    if cluster.ranks % min(cluster.node, cluster.ranks):
+        raise ValueError(f"ranks is {cluster.ranks}; want a multiple of node = {cluster.node}, or at most as many")
+    if layer.experts % cluster.ranks:
+        raise ValueError(f"experts is {layer.experts}; want a multiple of the cluster's ranks = {cluster.ranks}")
+    if layer.top_k > layer.experts:
+        raise ValueError(f"top_k is {layer.top_k}; want at most experts = {layer.experts}")
 
 
 def layer_time(
@@ -156,13 +191,15 @@ def layer_time(
         chunks: parts of the tokens, of which one is on the wire while another is computed; None takes the number up to
             8 that is fastest.
 
+    Raises:
+        TypeError, ValueError: as for ``exchange``.
+
     Notes:
         The wire carries one step at a time, and so do the SMs; what is ready first goes first. Left out: memory traffic
         of gathers and sums, and SMs that the wire takes from the products.
     """
     check_positive("tokens", tokens)
-    if imbalance < 1:
-        raise ValueError(f"imbalance is {imbalance}; want at least 1, the largest rank over the mean")
+    check_number("imbalance", imbalance, 1.0)
     if chunks is None:
         found = [
             layer_time(layer, tokens, cluster, copies=copies, imbalance=imbalance, chunks=each) for each in range(1, 9)

@@ -7,6 +7,8 @@ with a kernel's record.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
+from numbers import Real
 from operator import index as as_int
 from typing import NamedTuple
 
@@ -66,6 +68,15 @@ def check_positive(name: str, value: int) -> int:
     if number < 1:
         raise ValueError(f"{name} is {number}; want at least 1")
     return number
+
+
+def check_number(name: str, value: float, least: float = 0.0, *, above: bool = False) -> float:
+    """`value`, if it is a finite number of at least `least`, or with `above` greater."""
+    if not isinstance(value, Real):
+        raise TypeError(f"{name} is {value!r}; want a number")
+    if not least <= value < inf or (above and value == least):
+        raise ValueError(f"{name} is {value}; want a finite number {'above' if above else 'of at least'} {least:g}")
+    return value
 
 
 def check_block(block: Sequence[int]) -> tuple[int, ...]:

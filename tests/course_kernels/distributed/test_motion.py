@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from course_kernels import moe_feed_forward
+from course_kernels.distributed import motion
 from course_kernels.distributed.motion import combine, dispatch, settled, through
 from course_kernels.distributed.plan import Arrived
 from course_kernels.distributed.transports.symmetric import Symmetric
@@ -85,6 +87,31 @@ class Alone(Symmetric):
         return regions
 
 
+class Copying(Alone):
+    """Rank 0 of two whose tokens are copied. Rank 1 has none, and the test gives its signals."""
+
+    def __init__(self, experts: int, tokens: int):
+        super().__init__(experts, tokens)
+        self.group, self.taken = SimpleNamespace(size=lambda: 2, rank=lambda: 0), []
+
+    def copies(self, x, top_k):
+        return True
+
+    def _allocate(self, size, device):
+        self.memories = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2)]
+        self.addresses = torch.tensor([each.data_ptr() for each in self.memories], dtype=torch.int64, device=device)
+        self.arrived = torch.ones(2, dtype=torch.int32, device=device)
+
+    def _milliseconds(self):
+        return 1
+
+    def _signal(self, rank):
+        pass
+
+    def _await(self, step):
+        self.taken.append(step)
+
+
 def through_and_apart(made, needs=NAMES, planned=True):
     """The layer's result and gradients, each way, and the uses of the memory."""
     found = []
@@ -149,6 +176,55 @@ def test_main_gradients_of_the_whole_way():
         assert grads["gate_up"] is grads["down"] is None
         assert not torch.equal(held[0], torch.ones_like(held[0]))
     assert all(map(torch.equal, *found))
+
+
+class Broken(Exception):
+    pass
+
+
+def breaking(function, after):
+    """The function, which raises before or after its work."""
+
+    def broken(*given, **options):
+        if after:
+            function(*given, **options)
+        raise Broken
+
+    return broken
+
+
+PLACES = ["Symmetric._planned", "layer.forward", "layer.backward"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("needs", [True, False])
+@pytest.mark.parametrize("place", [None, *PLACES])
+def test_a_call_takes_every_signal_once_also_where_it_raises(place, needs, after, monkeypatch):
+    """A signal that is left, or taken twice, would be that of another call."""
+    made = make(backend="triton")
+    made = made.leaves(*NAMES) if needs else made
+    transport, form = Copying(5, made.ids.shape[0]), Form(activation_of("swiglu"), backend="triton")
+    kernels = Kernels(Operands(*(made.tensors[name] for name in NAMES[:4])), form)
+    if place is not None:
+        owner, name = place.split(".")
+        owner = {"Symmetric": Symmetric, "layer": motion.layer}[owner]
+        monkeypatch.setattr(owner, name, breaking(getattr(owner, name), after))
+    raises = place is not None and (needs or place != "layer.backward")
+    with pytest.raises(Broken) if raises else contextlib.nullcontext():
+        out = through(kernels, transport, made.ids)
+        if needs:
+            out.sum().backward()
+    backward = needs and place in (None, "layer.backward")
+    assert transport.taken == [1] * (2 if backward else 1)
+
+
+def test_the_first_error_is_raised_where_signals_do_not_come(monkeypatch):
+    made, transport = make(backend="triton"), Copying(5, 7)
+    form = Form(activation_of("swiglu"), backend="triton")
+    monkeypatch.setattr(motion.layer, "forward", breaking(motion.layer.forward, False))
+    monkeypatch.setattr(transport, "_await", lambda step: 1 / 0)
+    with pytest.raises(Broken):
+        through(Kernels(Operands(*(made.tensors[name] for name in NAMES[:4])), form), transport, made.ids)
 
 
 def test_gradients_of_gradients_are_refused():

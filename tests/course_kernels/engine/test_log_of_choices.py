@@ -72,7 +72,23 @@ def test_a_given_configuration_is_logged(log):
 def test_a_plan_is_logged_when_it_is_made_and_not_when_it_runs(log):
     for _ in range(3):
         ck.grouped_mm(A.cpu(), B.cpu(), offs=ENDS.cpu())
-    assert log.messages == ["3 × (M 96, N 128, K 256), groups along M: torch: operands are on a CPU"]
+    assert log.messages == ["3 groups: M 96 in total, N 128, K 256 each; result bfloat16: torch: operands are on a CPU"]
+
+
+SHAPES = {
+    "grouped_mm along M": "3 groups: M 96 in total, N 128, K 256 each; result bfloat16",
+    "grouped_mm along N": "3 groups: M 128, N 96 in total, K 256 each; result bfloat16",
+    "grouped_mm along K": "3 groups: M 256, N 256 each, K 96 in total; result bfloat16",
+    "grouped_mm of a batch": "3 products: M 128, N 128, K 256 each; result bfloat16",
+    "scaled_grouped_mm": "3 groups: M 96 in total, N 128, K 256 each; float8, result bfloat16",
+    "deepgemm": "3 groups: M up to 32, N 128, K 256 each; result bfloat16",
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_total_is_not_taken_for_each_groups_extent(name, log):
+    CALLS[name]("torch")
+    assert log.messages == [f"{SHAPES[name]}: torch: as named"]
 
 
 def test_a_list_logs_its_launches(log):

@@ -14,7 +14,7 @@ CASES = Path(ranks.__file__).with_name("transformers_ep_cases.py")
 found = functools.cache(ranks.found)
 
 
-@pytest.mark.parametrize("case", ["other_batches", "one_batch"])
+@pytest.mark.parametrize("case", ["other_batches", "one_batch", "page"])
 def test_two_processes(case):
     results = found(str(CASES), 2, "cpu")
     assert results[case] is True, results[case]

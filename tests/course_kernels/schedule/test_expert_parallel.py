@@ -7,6 +7,7 @@ import pytest
 
 from course_kernels.schedule import Cluster, ExpertLayer, Link, exchange, layer_time, owners
 
+NAN = float("nan")
 QWEN = ExpertLayer(2048, 768, 128, 8)
 V3 = ExpertLayer(7168, 2048, 256, 8)
 
@@ -88,13 +89,45 @@ def test_the_network_binds_from_the_second_node_on():
     assert cluster.network.time_us(rows.network_rows * 4096) > 2 * cluster.nvlink.time_us(rows.nvlink_rows * 4096)
 
 
-def test_refused():
+WRONG = {
+    "tokens is -3; want a finite number of at least 0": lambda: exchange(QWEN, -3, Cluster(2)),
+    "tokens is '3'; want a number": lambda: exchange(QWEN, "3", Cluster(2)),
+    "tokens is 0; want at least 1": lambda: layer_time(QWEN, 0, Cluster(2)),
+    "hidden is -5; want at least 1": lambda: layer_time(QWEN._replace(hidden=-5), 8, Cluster(2)),
+    "inner is 0; want at least 1": lambda: layer_time(QWEN._replace(inner=0), 8, Cluster(2)),
+    "itemsize is 0; want a finite number above 0": lambda: layer_time(QWEN._replace(itemsize=0), 8, Cluster(2)),
+    "top_k is 100; want at most experts = 6": lambda: layer_time(ExpertLayer(16, 16, 6, 100), 10, Cluster(2)),
+    "top_k is 9; want at most experts = 8": lambda: owners(8, 9, 2),
+    "experts is 8; want a multiple of parts = 3": lambda: owners(8, 2, 3),
+    "experts is 128; want a multiple of the cluster's ranks = 3": lambda: exchange(QWEN, 8, Cluster(3)),
+    "imbalance is 0.5; want a finite number of at least 1": lambda: layer_time(QWEN, 1, Cluster(2), imbalance=0.5),
+    "imbalance is nan; want a finite number of at least 1": lambda: layer_time(QWEN, 1, Cluster(2), imbalance=NAN),
+    "chunks is 0; want at least 1": lambda: layer_time(QWEN, 1, Cluster(2), chunks=0),
+    "ranks is 0; want at least 1": lambda: exchange(QWEN, 8, Cluster(0)),
+    "node is 0; want at least 1": lambda: exchange(QWEN, 8, Cluster(2, node=0)),
+    "ranks is 12; want a multiple of node = 8, or at most as many": lambda: exchange(QWEN, 1, Cluster(12)),
+    "tflops is 0; want a finite number above 0": lambda: layer_time(QWEN, 8, Cluster(2, tflops=0)),
+    "chunk_us is nan; want a finite number of at least 0": lambda: layer_time(QWEN, 8, Cluster(2, chunk_us=NAN)),
+    "nvlink.gb_per_s is 0; want a finite number above 0": lambda: exchange(QWEN, 8, Cluster(2, nvlink=Link(1, 0))),
+    "network is a float; want Link": lambda: exchange(QWEN, 8, Cluster(2, network=50.0)),
+    "cluster is a int; want Cluster": lambda: exchange(QWEN, 8, 2),
+    "gb_per_s is 0; want a finite number above 0": lambda: Link(1, 0).time_us(8),
+    "latency_us is -1; want a finite number of at least 0": lambda: Link(-1, 1).time_us(8),
+    "size is -8; want a finite number of at least 0": lambda: Link(1, 1).time_us(-8),
+    "row_bytes is -1; want a finite number of at least 0": lambda: exchange(QWEN, 8, Cluster(2)).time_us(
+        -1, Cluster(2)
+    ),
+    "copies is 'both'; want one of ('choice', 'rank', 'node')": lambda: exchange(QWEN, 1, Cluster(2), "both"),
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_refused(words):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        WRONG[words]()
+    assert str(caught.value) == words
+
+
+def test_nothing_takes_no_time():
     assert Link(5.0, 1.0).time_us(0) == 0
-    with pytest.raises(ValueError, match="want a multiple of parts = 3"):
-        owners(8, 2, 3)
-    with pytest.raises(ValueError, match="multiple of its nodes' 8"):
-        exchange(QWEN, 1, Cluster(12))
-    with pytest.raises(ValueError, match="imbalance is"):
-        layer_time(QWEN, 1, Cluster(2), imbalance=0.5)
-    with pytest.raises(ValueError, match="copies is 'both'"):
-        exchange(QWEN, 1, Cluster(2), "both")
+    assert exchange(QWEN, 0, Cluster(2)) == (0, 0)

@@ -100,7 +100,7 @@ class AllToAll(NamedTuple):
             raise RuntimeError(
                 f"ExpertParallel: rank {self.group.rank()} of {self.group.size()} could not exchange {what}: {error}. "
                 "Every rank of the group has to make the same calls in the same order, a rank without tokens and its "
-                "backward as well; or a rank is gone."
+                "backward as well, for gradients of the same ones of x and weights; or a rank is gone."
             ) from error
 
 

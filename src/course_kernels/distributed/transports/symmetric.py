@@ -41,7 +41,7 @@ from course_kernels.distributed.transports import peers as moving
 from course_kernels.distributed.transports.agreement import check_agreement, form_of
 from course_kernels.distributed.transports.peers import Peers
 from course_kernels.distributed.transports.time_out import time_out
-from course_kernels.distributed.wire import Wire
+from course_kernels.distributed.wire import Wire, settling
 from course_kernels.engine.product import Pieces
 from course_kernels.moe import Routing
 from course_kernels.moe.form import Arriving
@@ -124,10 +124,12 @@ class Symmetric:
             self._barrier()
         local_index = None if planned else ids.rows.clone()  # before the copy engines have more to do
         own, settle = self._copy(x, rows) if copies else (None, None)
-        plan = journey if planned else self._planned(homes, local_index)
         arriving = None
+        with settling(settle):
+            plan = journey if planned else self._planned(homes, local_index)
+            if copies:
+                own()
         if copies:
-            own()
             arriving = Arriving(functools.partial(self._pieces, plan.routing, rows.peers, x, top_k), settle)
         return Arrived(rows.rows, None if sent is None else sent.rows, plan), arriving
 
@@ -163,7 +165,7 @@ class Symmetric:
 
         Returns:
             What makes the current stream wait for this rank's own tokens; and for all others': those that it gets and
-            those that it sends.
+            those that it sends. A second call of this takes no signal again.
         """
         x, wire, local = x.contiguous(), Wire(x.device), Wire(x.device, "own tokens")
         here, ranks, sent = self.group.rank(), self.group.size(), None
@@ -177,8 +179,10 @@ class Symmetric:
 
             sent = wire.run(send, begin)
 
+        steps = iter(range(1, ranks))
+
         def settle(held=x):
-            for step in range(1, ranks):
+            for step in steps:
                 self._await(step)
             wire.wait(sent)
 
