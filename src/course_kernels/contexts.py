@@ -133,8 +133,14 @@ def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if tensor.dtype in OUT_DTYPES else tensor
 
 
-def refuse_tangents(function: str, *tensors) -> None:
+REVERSE = "use reverse mode (backward, torch.func.grad)"
+
+
+def refuse_tangents(function: str, *tensors, instead: str | None) -> None:
     """Raise on dual tensors where there is no forward-mode derivative: the tangent would be lost silently.
+
+    Args:
+        instead: what to do, such as REVERSE; None for a function without derivatives.
 
     Raises:
         RuntimeError: naming the function.
@@ -142,9 +148,33 @@ def refuse_tangents(function: str, *tensors) -> None:
     if getattr(_forward_ad, "_current_level", -1) < 0:
         return
     if any(isinstance(t, Tensor) and _forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        lacks, advice = ("derivatives", "") if instead is None else ("forward-mode derivative", f"{instead}, or ")
         raise RuntimeError(
-            f"{function} has no forward-mode derivative, and an operand is a dual tensor: use reverse mode (backward, "
-            "torch.func.grad), or unpack_dual it"
+            f"{function} has no {lacks}, and an operand is a dual tensor of forward-mode differentiation: "
+            f"{advice}unpack_dual it"
+        )
+
+
+def refuse_transforms(function: str, instead: str) -> None:
+    """Raise under the transforms of ``torch.func``; ``instead`` says what to do.
+
+    Raises:
+        RuntimeError: naming the function.
+    """
+    if not is_compiling() and functorch_level() is not None:
+        raise RuntimeError(f"{function} has no rules for torch.func: {instead}")
+
+
+def refuse_jit_trace(function: str) -> None:
+    """Raise where ``torch.jit.trace`` records operations: extents are tensors there, and counts are not.
+
+    Raises:
+        RuntimeError: naming the function.
+    """
+    if not is_compiling() and _tracing_state() is not None:
+        raise RuntimeError(
+            f"{function} cannot be recorded by torch.jit.trace, for which extents are tensors: use torch.export, "
+            "torch.compile or make_fx"
         )
 
 

@@ -347,6 +347,7 @@ def outside_graphs(
     Like ``torch.compiler.disable``, but imports the compiler (almost a second) only where something is compiled. Under
     ``fullgraph=True``, torch's error gives the reason.
     """
+    advice = f"{reason}: call it without fullgraph=True"
 
     def decorate(function):
         disabled = []
@@ -357,7 +358,9 @@ def outside_graphs(
             if not torch.compiler.is_dynamo_compiling() and "torch._dynamo" not in sys.modules:
                 return function(*args, **kwargs)
             if not disabled:
-                disabled.append(torch.compiler.disable(function, reason=f"{reason}: call it without fullgraph=True"))
+                if torch.compiler.is_dynamo_compiling():  # which cannot trace ``disable``, and would complain of that
+                    torch._dynamo.graph_break(msg=advice)
+                disabled.append(torch.compiler.disable(function, reason=advice))
             return disabled[0](*args, **kwargs)
 
         return wrapper

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course_kernels import group_gemm, grouped_mm
 from course_kernels.contexts import (
+    REVERSE,
     autocast_dtype,
     cast,
     has_memory,
@@ -21,6 +22,8 @@ from course_kernels.contexts import (
     wants_function,
     wants_grad,
 )
+from course_kernels.dtypes import OUT_DTYPES
+from public_calls import calls
 
 
 def test_autocast_is_asked_for_the_devices_kind():
@@ -61,9 +64,12 @@ def test_tensors_in_a_dual_level_are_not_plain():
         assert is_forward_mode()
         assert not is_plain(plain)
         assert wants_function()
-        refuse_tangents("f", plain, None, [1])
-        with pytest.raises(RuntimeError, match="f has no forward-mode derivative"):
-            refuse_tangents("f", None, forward.make_dual(plain, plain))
+        refuse_tangents("f", plain, None, [1], instead=REVERSE)
+        dual = forward.make_dual(plain, plain)
+        with pytest.raises(RuntimeError, match=r"f has no forward-mode derivative, .*torch\.func\.grad\), or unpack"):
+            refuse_tangents("f", None, dual, instead=REVERSE)
+        with pytest.raises(RuntimeError, match=r"f has no derivatives, and .* of forward-mode differentiation: unpack"):
+            refuse_tangents("f", None, dual, instead=None)
     assert not is_forward_mode()
     assert not wants_function()
 
@@ -113,6 +119,17 @@ def test_programs_that_are_traced():
     seen = [is_traced()]
     make_fx(lambda x: (seen.append(is_traced()), x + 1)[1])(torch.ones(2))
     assert seen == [False, True]
+
+
+@pytest.mark.parametrize("name", ["scaled_grouped_mm rows torch", "deepgemm torch"])
+def test_functions_without_gradients_name_no_derivative_that_they_had(name):
+    forward, call = torch.autograd.forward_ad, next(each for each in calls() if each.name == name)
+    operand = next(key for key, each in call.arguments.items() if getattr(each, "dtype", None) in OUT_DTYPES)
+    with forward.dual_level():
+        dual = forward.make_dual(*[call.arguments[operand].clone() for _ in range(2)])
+        with pytest.raises(RuntimeError, match="has no derivatives, and an operand is a dual tensor") as refused:
+            call.function(**call.arguments | {operand: dual})
+    assert "torch.func" not in str(refused.value)
 
 
 def test_both_apis_cast_alike():

@@ -165,6 +165,40 @@ def test_pair_of_triton_and_numpy_that_cannot_loop(monkeypatch, triton_version, 
         assert "numpy<2.4" in found
 
 
+# ---- between graphs
+
+
+OUTSIDE = """
+    import sys
+    import torch
+    from course_kernels.runtime import outside_graphs
+    @outside_graphs("a test looks at memory")
+    def function(x):
+        return torch.full((2,), x.data_ptr() * 0 + 3.0)
+    class Owner:
+        method = outside_graphs("a test looks at memory")(lambda self, x: function(x))
+    def compiled(call, **options):
+        torch._dynamo.reset()
+        try:
+            return torch.compile(call, backend="eager", **options)(torch.ones(2)).tolist()
+        except torch._dynamo.exc.Unsupported as error:
+            return "a test looks at memory: call it without fullgraph=True" in str(error) or str(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "call", ["function", "Owner().method", "lambda x: function(x) + 1", "lambda x: Owner().method(x) + 1"]
+)
+def test_whole_graphs_are_refused_with_the_reason_from_the_first_call_on(call):
+    """In a process that has compiled nothing before, and again once it has."""
+    found = output(f"""
+        {textwrap.dedent(OUTSIDE).replace(chr(10), INDENT)}
+        assert "torch._dynamo" not in sys.modules
+        print([compiled({call}, fullgraph=whole) for whole in (True, False, True)])
+    """)
+    assert found == f"[True, {[4.0, 4.0] if '+ 1' in call else [3.0, 3.0]}, True]"
+
+
 # ---- the decision
 
 MODE = "import course_kernels; print(course_kernels.runtime.mode(), course_kernels.runtime.device().type)"

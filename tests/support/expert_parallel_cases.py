@@ -343,6 +343,13 @@ def benchmark(world):
 # ---- refused, in words
 
 
+def with_tangent(call, tensor):
+    """Call with a dual tensor."""
+    forward = torch.autograd.forward_ad
+    with forward.dual_level():
+        call(forward.make_dual(tensor, tensor))
+
+
 def refused(world):
     x, ids, weights, _ = (each[world.rank] for each in tokens_of(world, sizes=(4,)))
     gate_up, down, *_ = weights_of(world.device)
@@ -375,11 +382,26 @@ def refused(world):
         "plan must be a Plan": lambda: ep.dispatch(x, None, weights, plan=Routing.of(ids, EXPERTS)),
         "y must have a row": lambda: ep.combine(x[:0], other) if other.local_index.shape[0] else ep.combine(x, other),
         "ep must be of num_experts": lambda: Experts(EXPERTS + world.size, HIDDEN, INNER, ep=ep),
+        "ep must be an ExpertParallel": lambda: moe_feed_forward(x, *own, ids, weights, ep=flat["ep"]),
+        "experts must be a torch.nn.Module": lambda: ep.shard(None),
     }
-    for text, call in calls.items():
+    transformed = (
+        lambda: torch.func.grad(lambda x: moe_feed_forward(x, *own, ids, weights, ep=ep).sum())(x),
+        lambda: torch.func.vjp(lambda x: ep.dispatch(x, ids, weights).rows, x),
+        lambda: torch.func.grad(lambda y: ep.combine(y, other).sum())(x),
+        lambda: torch.func.vmap(ep.plan)(ids[None]),
+    )
+    dual = (
+        lambda: with_tangent(lambda x: ep.dispatch(x, ids, weights), x),
+        lambda: with_tangent(lambda y: ep.combine(y, other), x),
+    )
+    pairs = [*calls.items()]
+    pairs += [("expert parallelism has no rules for torch.func: use backward()", call) for call in transformed]
+    pairs += [("expert parallelism has no forward-mode derivative", call) for call in dual]
+    for text, call in pairs:
         try:
             call()
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:
             if not str(error).startswith(text):
                 return f"{text}: {error}"
         else:

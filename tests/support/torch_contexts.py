@@ -282,30 +282,50 @@ CONTEXTS = {
     "FLOPs": counted,
 }
 OF_DERIVATIVES = tuple(CONTEXTS)[:4]
-PRODUCTS = ("mm", "gemm", "Gemm")
+MULTIPLY_NOTHING = (
+    "quantize_1x128", "quantize_128x128", "group_sums", "shuffle_weight", "unshuffle_weight", "GroupLayout"
+)  # fmt: skip
+# Words of which a refusal's message has one, so that the user learns what to change. Contexts that refuse nothing yet
+# have none.
+SAYS = {
+    "batched gradients": ("is_grads_batched",),
+    "`vjp`": ("torch.func",),
+    "`jvp`": ("forward-mode",),
+    "`vmap`": ("torch.func",),
+    "`functionalize`": ("torch.func", "functionalize"),
+    "`make_fx`": ("make_fx", "traced"),
+    "fake": ("fake", "FakeTensor"),
+    "meta": ("meta",),
+    "`compile`": ("call it without fullgraph=True",),
+    "`export`": ("torch.export", "exported"),
+    "`jit.trace`": ("jit.trace", "traced"),
+    "dispatch": ("subclasses", "wrapper tensors", Wrapper.__name__),
+}
 
 
-def is_ours(error: BaseException) -> bool:
-    """Whether the library raised an error: a ``raise`` of ours, or torch quotes our reason."""
+def is_ours(error: BaseException, context: str) -> bool:
+    """Whether the library refused a context, and says so: a ``raise`` of ours, or torch quotes our reason."""
+    if not any(words in str(error) for words in SAYS.get(context, ())):
+        return False
     library = str(Path(course_kernels.__file__).parent)
     frame = error.__traceback__
     while frame.tb_next is not None:
         frame = frame.tb_next
     name = frame.tb_frame.f_code.co_filename
     raised = name.startswith(library) and linecache.getline(name, frame.tb_lineno).strip().startswith("raise")
-    return raised or "call it without fullgraph=True" in str(error)
+    return raised or context == "`compile`"
 
 
 def outcome(call: Call, context: str) -> tuple[str, str]:
     """What a call does in a context, and the error if there is one."""
     if context in OF_DERIVATIVES and not call.leaves:
         return "–", ""
-    if context == "FLOPs" and not any(part in call.name for part in PRODUCTS):
+    if context == "FLOPs" and call.name.split()[0] in MULTIPLY_NOTHING:
         return "–", ""
     try:
         CONTEXTS[context](call)
     except (TypeError, ValueError, RuntimeError) as error:
-        return (REFUSES if is_ours(error) else NOT_OURS), f"{type(error).__name__}: {error}"
+        return (REFUSES if is_ours(error, context) else NOT_OURS), f"{type(error).__name__}: {error}"
     except Exception as error:  # wrong results among them
         return NOT_OURS, f"{type(error).__name__}: {error}"
     return WORKS, ""

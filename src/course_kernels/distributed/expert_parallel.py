@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from course_kernels import runtime
+from course_kernels.contexts import refuse_tangents, refuse_transforms
 from course_kernels.distributed.motion import Choices, Transport, combine, dispatch, settled, through
 from course_kernels.distributed.overlap import overlapped
 from course_kernels.distributed.plan import Homes, Plan
@@ -24,6 +25,7 @@ from course_kernels.validation import check_dense
 TRANSPORTS = ("auto", "all_to_all", "symmetric")
 
 _BETWEEN_GRAPHS = "expert parallelism, whose splits the host reads, runs between two graphs"
+_TRANSFORMS = "expert parallelism", "use backward()"  # for ``refuse_transforms``
 _SMS_OF_EXCHANGES = 16  # while products run; a kernel of NCCL has one for each channel
 
 
@@ -179,6 +181,7 @@ class ExpertParallel:
         return self.transport.plan(self._checked(top_k_index))
 
     def _checked(self, top_k_index: Tensor) -> Tensor:
+        refuse_transforms(*_TRANSFORMS)
         check_ids(top_k_index, self.num_experts)
         if not top_k_index.shape[1]:
             raise ValueError(f"top_k_index must have at least one column, got shape {tuple(top_k_index.shape)}")
@@ -217,6 +220,8 @@ class ExpertParallel:
         self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, plan: Any, name: str
     ) -> Plan | Tensor:
         """The plan or the ids of a call of ``dispatch``, whose arguments it checks; errors call the plan ``name``."""
+        refuse_transforms(*_TRANSFORMS)
+        refuse_tangents("expert parallelism", x, top_k_weights, instead="use backward()")
         check_dense("x", x)
         check_dense("top_k_weights", top_k_weights)
         if x.dim() != 2:
@@ -263,6 +268,8 @@ class ExpertParallel:
             (T, H) of y's dtype: for each token the sum over ranks, in their order, in float32, rounded once. Zeros for
             a token without any.
         """
+        refuse_transforms(*_TRANSFORMS)
+        refuse_tangents("expert parallelism", y, instead="use backward()")
         check_dense("y", y)
         if not isinstance(handle, Plan):
             raise TypeError(f"handle must be that of dispatch, got {type(handle).__name__}")
@@ -342,8 +349,11 @@ class ExpertParallel:
         ``Shard(0)``, whose values come from the first rank, and its attribute ``ep`` this object. Returns the module.
 
         Raises:
+            TypeError: this is no module.
             ValueError: a parameter's first extent is not the number of experts.
         """
+        if not isinstance(experts, nn.Module):
+            raise TypeError(f"experts must be a torch.nn.Module, got {type(experts).__name__}")
         for name, value in experts.named_parameters(recurse=False):
             if not value.dim() or value.shape[0] != self.num_experts:
                 raise ValueError(f"{name} must have {self.num_experts} experts, got shape {tuple(value.shape)}")

@@ -29,6 +29,19 @@ def differ(one: int | torch.SymInt, other: int | torch.SymInt, rule: str) -> boo
     return False
 
 
+def check_backend(backend) -> None:
+    """Raise unless this is the name of a backend."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {BACKENDS}, got {backend!r}")
+
+
+def check_added_dtype(name: str, tensor: Tensor, dtype: torch.dtype, of: str) -> None:
+    """Raise unless a tensor that is added in float32 has that dtype, or ``dtype``, which the argument ``of`` has."""
+    if tensor.dtype not in (dtype, torch.float32):
+        wanted = "dtype torch.float32" if dtype == torch.float32 else f"the dtype of {of}, {dtype}, or torch.float32"
+        raise TypeError(f"{name} must have {wanted}, got {tensor.dtype}")
+
+
 def check_num_sms(num_sms) -> None:
     """Raise unless ``num_sms`` is None or an int of at least 1."""
     if num_sms is None:

@@ -46,7 +46,7 @@ def offered(problem: Problem, product: Product, out: Tensor) -> cute.Plan | None
     """
     named, device = problem.options.backend, product.a.device
     if named == "cute":
-        cute.check_available(device, "XQ" if problem.mode == "masked" else "mat_a")
+        cute.check_available(device)
     elif named != "auto" or not (cute.runs_on(device) and cute.installed()):
         return None
     offer = cute.offer(problem, product, out)

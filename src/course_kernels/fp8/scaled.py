@@ -143,7 +143,7 @@ def scaled_grouped_mm(
     for name, tensor in named.items():
         if wants_grad(tensor):
             raise TypeError(f"{name} requires a gradient, and scaled_grouped_mm has none: detach it")
-    refuse_tangents("scaled_grouped_mm", *named.values())
+    refuse_tangents("scaled_grouped_mm", *named.values(), instead=None)
     product = Product.packed(**named, scaling=scaling, keep_tail=tail == "keep")
     options = Options(output_dtype or torch.bfloat16, check, backend, config, num_sms)
     return multiply(product, options) if out is None else multiply_into(out, product, options)

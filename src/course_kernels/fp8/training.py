@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.contexts import (
+    REVERSE,
     autocast_dtype,
     cast,
     is_batched_by_autograd,
@@ -91,7 +92,7 @@ def to_fp8_then_scaled_grouped_mm(
         raise RuntimeError("to_fp8_then_scaled_grouped_mm under torch.func is not compiled: a graph loses its gradient")
     if dtype := autocast_dtype(mat_a.device.type):
         mat_a, mat_b = cast(mat_a, dtype), cast(mat_b, dtype)
-    refuse_tangents("to_fp8_then_scaled_grouped_mm", mat_a, mat_b)
+    refuse_tangents("to_fp8_then_scaled_grouped_mm", mat_a, mat_b, instead=REVERSE)
     out_dtype = out_dtype or mat_a.dtype
     return _Layer.apply(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype, power_of_two, backend)
 

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from course_kernels.config import GemmConfig
-from course_kernels.contexts import autocast_dtype, cast, in_memory, is_compiling, refuse_tangents, wants_grad
+from course_kernels.contexts import (
+    REVERSE,
+    autocast_dtype,
+    cast,
+    in_memory,
+    is_compiling,
+    refuse_tangents,
+    wants_grad,
+)
 from course_kernels.engine.checks import Backend, check_out_form
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
@@ -98,7 +106,7 @@ def gmm(
     if existing_out is not None:
         _check_existing_out(existing_out, (M, N), preferred_element_type, group_sizes, lhs, rhs, bias)
     launch = launch_of("gmm", config, grid_dim, work_stealing)
-    refuse_tangents("gmm", lhs, rhs, bias)
+    refuse_tangents("gmm", lhs, rhs, bias, instead=REVERSE)
     ends = group_ends(group_sizes, M, "the rows of lhs", check)
     options = Options(preferred_element_type, backend=backend, config=launch)
     return _multiply(existing_out, Product.packed(lhs, matrices, ends, bias), options)
@@ -232,7 +240,7 @@ def _tgmm(name, lhs, rhs, group_sizes, preferred_element_type, written, asked, l
             others = dict(lhs=lhs, rhs=rhs, group_sizes=group_sizes, existing_out=existing_out)
             check_written("bias_grad", bias_grad, others)
     launch = launch_of(name, *asked)
-    refuse_tangents(name, lhs, rhs)
+    refuse_tangents(name, lhs, rhs, instead=REVERSE)
     ends = group_ends(group_sizes, M, "the M of lhs and rhs", check)
     options = Options(preferred_element_type, backend=backend, config=launch)
     product = _multiply(existing_out, Product.packed(columns, rhs, ends, accumulate=accumulate), options)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.dtypes import OUT_DTYPES
-from course_kernels.engine.checks import BACKENDS
+from course_kernels.engine.checks import check_added_dtype, check_backend
 from course_kernels.validation import check_dense, check_flags
 
 RhsLayout: TypeAlias = Literal["auto", "gkn", "gnk"]
@@ -55,8 +55,7 @@ def check_options(preferred_element_type, backend, **flags) -> None:
     check_flags(**flags)
     if preferred_element_type not in OUT_DTYPES:
         raise TypeError(f"preferred_element_type must be one of {OUT_DTYPES}, got {preferred_element_type!r}")
-    if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {BACKENDS}, got {backend!r}")
+    check_backend(backend)
 
 
 def as_gkn(lhs: Tensor, rhs: Tensor, layout: str) -> Tensor:
@@ -122,7 +121,6 @@ def check_bias(bias, shape: tuple[int, int], lhs: Tensor) -> None:
     check_dense("bias", bias)
     if _shape(bias) != shape:
         raise ValueError(f"bias must have shape (G, N) = {shape}, got {_shape(bias)}")
-    if bias.dtype not in (lhs.dtype, torch.float32):
-        raise TypeError(f"bias must have the dtype of lhs, {lhs.dtype}, or torch.float32, got {bias.dtype}")
+    check_added_dtype("bias", bias, lhs.dtype, "lhs")
     if bias.device != lhs.device:
         raise ValueError(f"bias must be on the device of lhs, {lhs.device}, got {bias.device}")

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import ScalingType
 
+from course_kernels.contexts import refuse_transforms
 from course_kernels.fp8.quantize import quantize_1x128
 from course_kernels.fp8.scaled import scaled_grouped_mm
 from course_kernels.kernels.codes import Activation, Function
@@ -170,6 +171,7 @@ def fp8_experts_forward(
         )  # fmt: skip
 
     def product(rows: Tensor, ends: Tensor, second: bool) -> Tensor:
+        refuse_transforms("grouped experts in float8", "use backward()")
         return _Float8Product.apply(rows, weights[second], scales[second].float(), ends)
 
     return _on_products(self, hidden_states, top_k_index, top_k_weights, product)

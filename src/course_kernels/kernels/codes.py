@@ -86,7 +86,7 @@ class Activation(NamedTuple):
     Attributes:
         function: f. SILU is x * sigmoid(alpha * x).
         gated: whether the first product has two halves, gate and up.
-        alpha: of SILU alone.
+        alpha: of SILU alone; 1 for other functions.
         limit: gate is at most this, and up is between its negative and it; None for no limit.
         shift: added to up.
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from course_kernels.contexts import in_memory, refuse_dtensors, unwrapped
+from course_kernels.contexts import in_memory, refuse_dtensors, refuse_jit_trace, unwrapped
 from course_kernels.memory import check_has_memory
 from course_kernels.validation import check_dense
 
@@ -28,6 +28,8 @@ def description(name: str, value: Tensor) -> None:
 
 def extent(name: str, value: int) -> None:
     """Check that `value` is a count on the host."""
+    if isinstance(value, Tensor):
+        refuse_jit_trace("GroupLayout")
     if not isinstance(value, (int, torch.SymInt)) or isinstance(value, bool):
         raise TypeError(f"{name} must be an int on the host, got {type(value).__name__}")
     if value < 0:

@@ -95,7 +95,7 @@ def _multiply(group_A: Matrices, group_B: Matrices, settings: Settings, out: Mat
     """The products, in any of torch's contexts."""
     group_A, group_B = check_operands(group_A, group_B, settings.precision, autocasts=out is None)
     if out is not None:
-        refuse_tangents("group_gemm with out", *group_A, *group_B)
+        refuse_tangents("group_gemm with out", *group_A, *group_B, instead="call it without out")
         if functorch_level() is not None:
             raise RuntimeError("out must be None under torch.func, which does not notice writes to it")
     elif group_A:
@@ -255,8 +255,9 @@ def _by_torch(group_A, group_B, settings: Settings) -> list[torch.Tensor]:
     """The products by torch's own operations, for tensors that have no memory for kernels to read."""
     if settings.method != "auto":
         raise TypeError(
-            f"method must be 'auto' for meta tensors, subclasses, make_fx, functionalize and forward mode in forward "
-            f"mode, got {settings.method!r}: kernels cannot read such matrices"
+            f"method must be 'auto' for meta tensors, subclasses (fake tensors among them), make_fx, torch.export, "
+            f"jit.trace, functionalize and forward mode in forward mode, got {settings.method!r}: kernels cannot read "
+            "such matrices"
         )
     sharded = list(map(is_sharded, (*group_A, *group_B)))
     if any(sharded) and not all(sharded):

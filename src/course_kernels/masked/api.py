@@ -88,5 +88,5 @@ def deepgemm(
             raise ValueError(f"expected_m must not be negative, got {expected_m}")
         rows = rows_class(expected_m)
     call = Call(XQ, WQ, Y, group_layout, x_scale, w_scale, shuffled, rows)
-    refuse_tangents("deepgemm", *call[:6])
+    refuse_tangents("deepgemm", *call[:6], instead=None)
     return multiply(call, Options(None, check, backend, config, num_sms))

@@ -11,7 +11,7 @@ from torch import Tensor
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, FP8_FNUZ, MAX_EXTENT, OUT_DTYPES, dtype_name
 from course_kernels.engine.access import PACK_BYTES
-from course_kernels.engine.checks import BACKENDS, check_device, check_num_sms
+from course_kernels.engine.checks import check_backend, check_device, check_num_sms
 from course_kernels.engine.product import Counts, Options, Problem, Product
 from course_kernels.engine.scaling import BLOCK, BLOCKS, UNSCALED, Blocks, Lines, Scaling, check_factors
 from course_kernels.engine.tuning.fallback_rules import rows_class
@@ -62,8 +62,7 @@ def problem_of(call: Call, options: Options) -> Problem:
         TypeError, ValueError: naming the argument, what it got and what it wants.
     """
     x, w, y, sizes, *_ = call
-    if options.backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {BACKENDS}, got {options.backend!r}")
+    check_backend(options.backend)
     if options.config is not None and not isinstance(options.config, GemmConfig):
         raise TypeError(f"config must be a GemmConfig, got {type(options.config).__name__}")
     check_num_sms(options.num_sms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -35,11 +37,20 @@ def activation_of(given: str | Activation) -> Activation:
     if not isinstance(given, Activation):
         raise TypeError(f"activation must be a name or an Activation, got {type(given).__name__}")
     function, gated, alpha, limit, shift = given
-    if function not in tuple(Function) or type(gated) is not bool:
+    if type(function) not in (Function, int) or function not in tuple(Function) or type(gated) is not bool:
         raise ValueError(f"activation must have a Function and a bool, gated, got {given}")
     for name, number in (("alpha", alpha), ("limit", limit), ("shift", shift)):
-        if not isinstance(number, (int, float)) and not (name == "limit" and number is None):
+        if name == "limit" and number is None:
+            continue
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
             raise TypeError(f"activation must have a number for {name}, got {number!r}")
+        if not math.isfinite(number):
+            raise ValueError(f"activation must have a finite {name}, got {number}")
+    if alpha != 1 and function != Function.SILU:
+        raise ValueError(
+            f"activation must have an alpha of 1 where its function is {Function(function).name}, got {alpha}: it is "
+            "for SILU alone"
+        )
     if limit is not None and not limit > 0:
         raise ValueError(f"activation must have a limit above 0, or None, got {limit}")
     if shift and not gated:
@@ -97,6 +108,11 @@ def activation_gradient(grad: Tensor, pre: Tensor, activation: Activation, inter
         grad_up = torch.where(up.abs() <= limit, grad_up, 0.0)
     parts = [grad * slope * other, grad_up]
     return torch.stack(parts, dim=2).flatten(1) if interleaved else torch.cat(parts, dim=1)
+
+
+def describe(activation: Activation) -> str:
+    """The name of an activation, or what it consists of."""
+    return next((name for name, each in ACTIVATIONS.items() if each == activation), repr(activation))
 
 
 def encode(activation: Activation) -> str:

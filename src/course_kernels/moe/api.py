@@ -16,7 +16,9 @@ from course_kernels.contexts import (
     has_overrides,
     is_compiling,
     refuse_dtensors,
+    refuse_jit_trace,
     refuse_tangents,
+    refuse_transforms,
     wants_grad,
 )
 from course_kernels.dtypes import FP8
@@ -30,7 +32,7 @@ from course_kernels.moe.fp8_checks import check_float8
 from course_kernels.moe.layer_plan import key_of, plans, remember
 from course_kernels.moe.lora import Lora, cast_adapters, check_lora, factors_of, local, named
 from course_kernels.moe.lora_ops import feed_forward_adapted
-from course_kernels.moe.parallel import Kernels, Parallel
+from course_kernels.moe.parallel import Kernels, Parallel, check_parallel
 from course_kernels.moe.routing import Routing, route
 from course_kernels.moe.torch_ops import (
     feed_forward,
@@ -115,7 +117,8 @@ def moe_feed_forward(
     Raises:
         TypeError: an argument is no tensor, or of an unsupported or mixed dtype.
         ValueError: shapes or devices do not fit, or a name is unknown.
-        RuntimeError: gradients of gradients, or forward-mode differentiation; or the process cannot run kernels.
+        RuntimeError: gradients of gradients, forward-mode differentiation, ``torch.func`` or ``torch.jit.trace``; or
+            the process cannot run kernels.
 
     Notes:
         Differentiable once, in x, gate_up, down, top_k_weights, the biases and the adapters. The backward keeps x, the
@@ -174,7 +177,10 @@ def moe_feed_forward(
             weights_on=weights_on, main_grads=main_grads, lora=lora, gate_up_scale=gate_up_scale,
             down_scale=down_scale, fp8_recipe=fp8_recipe, routing=routing, ep=ep, backend=backend, num_sms=num_sms,
         )  # fmt: skip
+    refuse_jit_trace("moe_feed_forward")
     if ep is not None:
+        check_parallel(ep)
+        refuse_transforms("expert parallelism", "use backward()")  # before ranks wait for each other
         gate_up, down, gate_up_bias, down_bias, gate_up_scale, down_scale = ep.local(
             gate_up=gate_up, down=down, gate_up_bias=gate_up_bias, down_bias=down_bias, gate_up_scale=gate_up_scale,
             down_scale=down_scale,
@@ -201,7 +207,9 @@ def moe_feed_forward(
         if float8 is not None:
             raise ValueError("lora must be None where the layer computes in float8 (fp8_recipe, gate_up_scale)")
         check_lora(lora, given, main_grads)
-    refuse_tangents("moe_feed_forward", *tensors)
+    refuse_tangents(
+        "moe_feed_forward", *tensors, instead="use backward(), or compute the layer from grouped_mm, which has one"
+    )
     if ep is not None:
         num_sms = ep.products_sms(x.device, num_sms)
         # All checks come before the first collective: a rank that raises alone leaves the others waiting.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
-from course_kernels.engine.checks import BACKENDS, check_device, check_num_sms, differ
+from course_kernels.engine.checks import check_added_dtype, check_backend, check_device, check_num_sms, differ
 from course_kernels.memory import check_detached, check_written
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.routing import Routing, check_ids
@@ -17,8 +17,7 @@ WEIGHTS_ON = ("output", "input")
 
 def check_names(backend, weights_on, concatenated, num_sms) -> None:
     """Raise unless the options of ``moe_feed_forward`` are what it takes."""
-    if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {BACKENDS}, got {backend!r}")
+    check_backend(backend)
     if weights_on not in WEIGHTS_ON:
         raise ValueError(f"weights_on must be one of {WEIGHTS_ON}, got {weights_on!r}")
     check_flags(concatenated=concatenated)
@@ -87,8 +86,7 @@ def _check_bias(name: str, bias, shape: tuple, x: Tensor) -> None:
     check_dense(name, bias)
     if bias.dim() != 2 or any(differ(*each, f"{name} must be (E, columns)") for each in zip(bias.shape, shape)):
         raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(bias.shape)}")
-    if bias.dtype not in (x.dtype, torch.float32):
-        raise TypeError(f"{name} must have dtype {x.dtype} or torch.float32, got {bias.dtype}")
+    check_added_dtype(name, bias, x.dtype, "x")
 
 
 def check_choices(top_k_index, weights: Tensor, experts: int) -> None:
@@ -121,8 +119,11 @@ def check_routing(routing, weights: Tensor, experts: int) -> None:
 
 def check_main_grads(main_grads, operands: Operands) -> None:
     """Raise unless the weights' gradients can be added to ``main_grads``."""
-    if not isinstance(main_grads, (tuple, list)) or len(main_grads) != 2:
+    if not isinstance(main_grads, (tuple, list)):
         raise TypeError(f"main_grads must be a pair, of gate_up and of down, got {type(main_grads).__name__}")
+    if len(main_grads) != 2:
+        got = f"a {type(main_grads).__name__} of {len(main_grads)}"
+        raise ValueError(f"main_grads must be a pair, of gate_up and of down, got {got}")
     others = {name: tensor for name, tensor in operands._asdict().items() if tensor is not None}
     for i, (name, weight) in enumerate((("gate_up", operands.gate_up), ("down", operands.down))):
         grad = main_grads[i]

@@ -7,14 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from course_kernels.dtypes import OUT_DTYPES
 from course_kernels.engine.checks import Backend
 from course_kernels.fp8.training import Recipe
 from course_kernels.kernels.codes import Activation
-from course_kernels.moe.activations import activation_of
+from course_kernels.moe.activations import activation_of, describe
 from course_kernels.moe.api import moe_feed_forward
+from course_kernels.moe.checks import check_names
+from course_kernels.moe.fp8_checks import check_recipe
 from course_kernels.moe.lora import Lora
-from course_kernels.moe.parallel import Parallel
+from course_kernels.moe.parallel import Parallel, check_parallel
 from course_kernels.moe.routing import Routing
+from course_kernels.validation import check_flags
+
+_DEFAULTS = dict(concatenated=True, weights_on="output", fp8_recipe=None, backend="auto", ep=None)
 
 
 class Experts(nn.Module):
@@ -30,7 +36,10 @@ class Experts(nn.Module):
         concatenated, weights_on, fp8_recipe, backend: as for ``moe_feed_forward``.
         ep: a ``course_kernels.distributed.ExpertParallel`` of ``num_experts`` experts; the parameters are then those
             of this rank's experts alone, E / ranks of them. ``ep.shard`` spreads a module that has all experts.
-        device, dtype: of the parameters.
+        device, dtype: of the parameters; float16, bfloat16 or float32.
+
+    Raises:
+        TypeError, ValueError: as ``moe_feed_forward`` would, without its tensors.
 
     Attributes:
         gate_up_proj: (E, 2 * I, H); (E, I, H) without a gate.
@@ -62,9 +71,14 @@ class Experts(nn.Module):
                 raise TypeError(f"{name} must be an int, got {type(value).__name__}")
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        check_names(backend, weights_on, concatenated, None)
+        check_flags(bias=bias)
+        check_recipe(fp8_recipe)
+        check_parallel(ep)
+        if dtype is not None and dtype not in OUT_DTYPES:
+            raise TypeError(f"dtype must be one of {OUT_DTYPES}, got {dtype!r}")
         self.num_experts, self.hidden_size, self.intermediate_size = num_experts, hidden_size, intermediate_size
         self.activation = activation_of(activation)
-        self.activation_name = activation if isinstance(activation, str) else str(tuple(activation))
         self.concatenated, self.weights_on, self.backend, self.ep = concatenated, weights_on, backend, ep
         self.fp8_recipe = fp8_recipe
         if ep is not None and ep.num_experts != num_experts:
@@ -122,9 +136,10 @@ class Experts(nn.Module):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        """The sizes and the activation."""
+        """The sizes and the activation, and the options that are not the defaults."""
+        chosen = {name: getattr(self, name) for name in _DEFAULTS if getattr(self, name) != _DEFAULTS[name]}
         return (
             f"num_experts={self.num_experts}, hidden_size={self.hidden_size}, "
-            f"intermediate_size={self.intermediate_size}, activation={self.activation_name}, "
-            f"bias={self.down_proj_bias is not None}"
+            f"intermediate_size={self.intermediate_size}, activation={describe(self.activation)}, "
+            f"bias={self.down_proj_bias is not None}" + "".join(f", {name}={each!r}" for name, each in chosen.items())
         )

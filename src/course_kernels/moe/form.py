@@ -51,8 +51,8 @@ class Arriving(NamedTuple):
 
     Attributes:
         pieces: makes the pieces of experts' rows, for a product of so many columns that waits for each itself.
-        settle: makes the current stream wait for all. Called once: before the rows are used in another way, or after
-            such a product.
+        settle: makes the current stream wait for all, before the rows are used in another way, or after such a product.
+            A second call does nothing.
     """
 
     pieces: Callable[[int], Pieces]

@@ -17,6 +17,12 @@ from course_kernels.validation import check_dense
 _PAIR = "gate_up_scale and down_scale must both be given, with weights of torch.float8_e4m3fn, or neither"
 
 
+def check_recipe(recipe) -> None:
+    """Raise unless this is a recipe's name, or None."""
+    if recipe is not None and recipe not in RECIPES:
+        raise ValueError(f"fp8_recipe must be one of {RECIPES} or None, got {recipe!r}")
+
+
 def check_float8(operands: Operands, gate_up_scale, down_scale, recipe) -> Float8 | None:
     """Raise unless the layer's float8 arguments fit each other; the shapes of the other operands come after.
 
@@ -34,8 +40,7 @@ def check_float8(operands: Operands, gate_up_scale, down_scale, recipe) -> Float
                 raise TypeError(f"{name} is {FP8} without factors: pass gate_up_scale and down_scale")
         if recipe is None:
             return None
-        if recipe not in RECIPES:
-            raise ValueError(f"fp8_recipe must be one of {RECIPES} or None, got {recipe!r}")
+        check_recipe(recipe)
         return Float8(recipe)
     if recipe is not None:
         raise ValueError(

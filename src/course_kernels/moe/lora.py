@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from course_kernels.engine.checks import differ
+from course_kernels.engine.checks import check_added_dtype, differ
 from course_kernels.moe.form import Operands
 from course_kernels.moe.parallel import Parallel
 from course_kernels.validation import check_dense
@@ -125,8 +125,7 @@ def _check_pair(name: str, weight: Tensor, a, b, x: Tensor) -> None:
             fits = not any(differ(*each, f"{full} must have shape {shape}") for each in zip(others, wanted))
         if not fits:
             raise ValueError(f"{full} must have shape {shape}, got {tuple(factor.shape)}")
-        if factor.dtype not in (x.dtype, torch.float32):
-            raise TypeError(f"{full} must have dtype {x.dtype} or torch.float32, got {factor.dtype}")
+        check_added_dtype(full, factor, x.dtype, "x")
         if factor.device != x.device:
             raise ValueError(f"{full} must be on the device of x, {x.device}, got {factor.device}")
     if differ(b.shape[2], a.shape[1], f"{name}_b must have the rank of {name}_a"):

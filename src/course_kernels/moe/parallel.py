@@ -59,3 +59,12 @@ class Parallel(Protocol):
     ) -> Tensor:  # fmt: skip
         """Send tokens to the ranks of their experts, apply the layer there, and sum the results here."""
         ...
+
+
+def check_parallel(ep) -> None:
+    """Raise unless ``ep`` is a ``Parallel`` or None. Its members tell: its class would import ``torch.distributed``."""
+    if ep is None or (hasattr(ep, "num_experts") and hasattr(ep, "feed_forward")):
+        return
+    kind = type(ep).__name__
+    hint = f": pass ExpertParallel of that {kind}" if kind in ("DeviceMesh", "ProcessGroup") else ""
+    raise TypeError(f"ep must be an ExpertParallel or None, got {kind}{hint}")

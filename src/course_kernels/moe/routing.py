@@ -10,6 +10,7 @@ from torch import Tensor
 from course_kernels import runtime
 from course_kernels.contexts import is_plain, is_profiling
 from course_kernels.dtypes import MAX_EXTENT
+from course_kernels.engine.checks import check_backend
 from course_kernels.moe.launching import Launch
 from course_kernels.validation import check_dense
 
@@ -55,6 +56,7 @@ class Routing(NamedTuple):
             RuntimeError: the process cannot run kernels.
         """
         check_ids(top_k_index, num_experts)
+        check_backend(backend)
         return route(top_k_index, num_experts, backend)
 
     def shortened(self, count: int) -> Routing:

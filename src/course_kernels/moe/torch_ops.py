@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from course_kernels import flops
+from course_kernels import contexts, flops
 from course_kernels.contexts import (
     functorch_level,
     is_batched_by_autograd,
@@ -117,10 +117,7 @@ class _Layer(torch.autograd.Function):
 
 def refuse_transforms(instead: str) -> None:
     """Raise under the transforms of ``torch.func``; name the functions from which the layer can be computed there."""
-    if not is_compiling() and functorch_level() is not None:
-        raise RuntimeError(
-            f"moe_feed_forward has no rules for torch.func: use backward(), or compute the layer from {instead}"
-        )
+    contexts.refuse_transforms("moe_feed_forward", f"use backward(), or compute the layer from {instead}")
 
 
 def check_collecting(main_grads, operands: Operands) -> None:

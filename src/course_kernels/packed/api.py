@@ -167,7 +167,7 @@ def grouped_mm(
     product = Product.packed(mat_a, mat_b, offs, bias, keep_tail=tail == "keep", accumulate=accumulate)
     options = Options(out_dtype, check, backend, config, num_sms)
     if out is not None or main_grad is not None:
-        refuse_tangents("grouped_mm with out or main_grad", mat_a, mat_b, bias)
+        refuse_tangents("grouped_mm with out or main_grad", mat_a, mat_b, bias, instead="call it without these")
     if main_grad is not None:
         if out is not None:
             raise ValueError("main_grad must be None where out is given, which has no gradients")

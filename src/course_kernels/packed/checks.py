@@ -12,7 +12,14 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import unwrapped
 from course_kernels.dtypes import MAX_EXTENT, MODE_OF_RANKS, OUT_DTYPES, SCALED_DTYPES, default_out_dtype
-from course_kernels.engine.checks import BACKENDS, check_device, check_num_sms, check_offs, check_out_form, differ
+from course_kernels.engine.checks import (
+    check_backend,
+    check_device,
+    check_num_sms,
+    check_offs,
+    check_out_form,
+    differ,
+)
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import EACH, Ends, Problem, Product, in_words_of
 from course_kernels.engine.scaling import (
@@ -42,8 +49,7 @@ def problem_of(product: Product, options: Options) -> Problem:
     """
     mat_a, mat_b, offs, bias = product.a, product.b, product.offs, product.epilogue.bias
     scaled, out_dtype = product.scaling is not UNSCALED, options.out_dtype
-    if options.backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {BACKENDS}, got {options.backend!r}")
+    check_backend(options.backend)
     for name, matrix in (("mat_a", mat_a), ("mat_b", mat_b)):
         check_dense(name, matrix)
         if matrix.dim() not in (2, 3):

@@ -22,7 +22,7 @@ from course_kernels.contexts import (
     wants_grad,
 )
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
-from course_kernels.engine.checks import BACKENDS, Backend, check_offs, check_out_form
+from course_kernels.engine.checks import Backend, check_backend, check_offs, check_out_form
 from course_kernels.kernels.codes import compared_groups
 from course_kernels.layout import GroupLayout
 from course_kernels.memory import check_has_memory, check_written
@@ -95,7 +95,7 @@ def sum_into(
     out: Tensor, matrix: Tensor, offs: Tensor, accumulate: bool, backend: Backend, product: Tensor | None = None
 ) -> Tensor:
     """``group_sums`` into a given tensor, which has no memory in common with ``product``, if that is given."""
-    refuse_tangents("group_sums with out", matrix)
+    refuse_tangents("group_sums with out", matrix, instead="call it without out")
     if not is_compiling() and functorch_level() is not None and (wants_grad(matrix) or is_batched_or_functional()):
         raise RuntimeError("out must be None under torch.func, which does not notice writes to it")
     if wants_grad(matrix):
@@ -120,8 +120,7 @@ def _check(matrix, offs, backend) -> None:
     if any(type(extent) is int and extent > MAX_EXTENT for extent in matrix.shape):
         raise ValueError(f"matrix must have extents below 2**31 - 2**16, got shape {tuple(matrix.shape)}")
     check_offs(offs, "matrix", matrix.device)
-    if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {BACKENDS}, got {backend!r}")
+    check_backend(backend)
     if backend != "torch" and matrix.device.type not in ("cpu", "cuda", "meta"):
         raise ValueError(
             f"matrix must be on a CPU or a GPU of type cuda, got {matrix.device}; backend='torch' takes tensors of any "

@@ -78,5 +78,5 @@ def test_who_computes_what(monkeypatch):
         else ["torch", *["asked"] * (cute.runs_on(DEVICE) and cute.installed())]
     )
     if DEVICE.type == "cpu":
-        with pytest.raises(ValueError, match=r"backend='cute' needs .* and XQ is on cpu"):
+        with pytest.raises(ValueError, match=r"backend='cute' needs .* and operands are on cpu"):
             call(case(), backend="cute")

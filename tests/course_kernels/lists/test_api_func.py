@@ -157,9 +157,7 @@ def test_tensors_without_memory_are_multiplied_by_torch(operands):
         lambda: torch.func.functionalize(lambda a: group_gemm([a], [b], method="round_robin"))(a),
         lambda: make_fx(lambda a: group_gemm([a], [b], method="round_robin")[0])(a),
     ):
-        with pytest.raises(
-            TypeError, match="method must be 'auto' for meta tensors, subclasses, make_fx, functionalize"
-        ):
+        with pytest.raises(TypeError, match=r"method must be 'auto' for meta tensors, subclasses .*, functionalize"):
             call()
 
 

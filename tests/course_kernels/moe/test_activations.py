@@ -30,7 +30,7 @@ def test_names_mean_what_they_mean_elsewhere():
     assert torch.allclose(activate(pre, ACTIVATIONS["swiglu_oai"], False), wanted)
 
 
-@pytest.mark.parametrize("kind", [*ACTIVATIONS.values(), Activation(Function.GELU, True, 0.1, 1 / 3, -2.0)], ids=str)
+@pytest.mark.parametrize("kind", [*ACTIVATIONS.values(), Activation(Function.SILU, True, 0.1, 1 / 3, -2.0)], ids=str)
 def test_encoding(kind):
     assert decode(encode(kind)) == kind
     assert activation_of(kind) == kind

@@ -435,5 +435,12 @@ def test_forward_mode_is_refused():
     made = make(3)
     with torch.autograd.forward_ad.dual_level():
         x = torch.autograd.forward_ad.make_dual(made.tensors["x"], torch.ones_like(made.tensors["x"]))
-        with pytest.raises(RuntimeError, match="moe_feed_forward has no forward-mode derivative"):
+        with pytest.raises(RuntimeError, match="moe_feed_forward has no forward-mode derivative") as refused:
             Layer(made.tensors | dict(x=x), made.ids)()
+    assert "torch.func" not in str(refused.value)  # which is refused, too
+
+
+def test_jit_trace_is_refused_by_its_name():
+    made = make(3)
+    with pytest.raises(RuntimeError, match=r"moe_feed_forward cannot be recorded by torch\.jit\.trace"):
+        torch.jit.trace(lambda x: Layer(made.tensors | dict(x=x), made.ids)(), made.tensors["x"], check_trace=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -12,6 +13,12 @@ from course_kernels.moe import Activation, Function, Routing
 from moe_layers import DEVICE, Layer, make
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
+
+
+class Group:
+    """What a user has beside an ``ExpertParallel``."""
+
+    num_experts = 5
 
 
 def sized(*shape, dtype=torch.float32):
@@ -36,7 +43,8 @@ WRONG = {
     "weights of other choices": (dict(weights=sized(7, 2)), "top_k_weights must have the shape of top_k_index"),
     "a bias of other columns": (dict(gate_up_bias=sized(5, 40)), "gate_up_bias must have shape (5, 80)"),
     "a bias of other experts": (dict(down_bias=sized(4, 24)), "down_bias must have shape (5, 24)"),
-    "a bias in float64": (dict(down_bias=sized(5, 24).double()), "down_bias must have dtype torch.float32 or"),
+    "a bias in float64": (dict(down_bias=sized(5, 24).double()), "must have dtype torch.float32, got torch.float64"),
+    "a bias in float16": (dict(gate_up_bias=sized(5, 80).half()), "must have dtype torch.float32, got torch.float16"),
     "x is no tensor": (dict(x=[1.0]), "x must be a torch.Tensor, got list"),
     "down is sparse": (dict(down=sized(5, 24, 40).to_sparse()), "down must be a dense (strided) tensor"),
     "a bias is no tensor": (dict(gate_up_bias=1.0), "gate_up_bias must be a torch.Tensor, got float"),
@@ -77,16 +85,32 @@ def test_ids(ids, message):
         (dict(activation=Activation(Function.SILU, gated=False, shift=1.0)), "activation must have a shift of 0"),
         (dict(activation=Activation(Function.SILU, alpha="1")), "activation must have a number for alpha"),
         (dict(activation=Activation(9)), "activation must have a Function"),
+        (dict(activation=Activation(True)), "activation must have a Function"),
+        (dict(activation=Activation(Function.SILU, alpha=True)), "activation must have a number for alpha, got True"),
+        (dict(activation=Activation(Function.SILU, alpha=math.nan)), "activation must have a finite alpha, got nan"),
+        (dict(activation=Activation(Function.SILU, limit=math.inf)), "activation must have a finite limit, got inf"),
+        (dict(activation=Activation(Function.SILU, shift=-math.inf)), "activation must have a finite shift, got -inf"),
+        (dict(activation=Activation(Function.GELU, alpha=1.702)), "an alpha of 1 where its function is GELU"),
+        (dict(activation=Activation(Function.RELU, False, 0.5)), "an alpha of 1 where its function is RELU, got 0.5"),
         (dict(activation="relu2"), "one row, without a gate, for each of down's I = 40"),
         (dict(weights_on="both"), "weights_on must be one of ('output', 'input'), got 'both'"),
         (dict(backend="numpy"), "backend must be one of"),
         (dict(concatenated=1), "concatenated must be True or False, got 1"),
         (dict(num_sms=0), "num_sms must be"),
+        (dict(ep=2), "ep must be an ExpertParallel or None, got int"),
+        (dict(ep=Group()), "ep must be an ExpertParallel or None, got Group"),
+        (dict(ep=type("DeviceMesh", (), {})()), "got DeviceMesh: pass ExpertParallel of that DeviceMesh"),
     ],
 )
 def test_names_and_flags(options, message):
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         make()(**options)
+
+
+@pytest.mark.skipif(DEVICE.type != "cpu", reason="says what a CPU lacks")
+def test_a_kernel_that_the_cpu_lacks_is_refused_without_an_argument_of_another_function():
+    with pytest.raises(ValueError, match=r"backend='cute' needs a GPU of .*, and operands are on cpu"):
+        make()(backend="cute")
 
 
 def test_a_routing_of_something_else():
@@ -115,7 +139,8 @@ def test_main_grads():
     overlapping = whole.view(5, 80, 24), whole[: 5 * 24 * 40].view(5, 24, 40)
     for layer, main_grads, message in (
         (made, gate_up, "main_grads must be a pair, of gate_up and of down, got Tensor"),
-        (made, (gate_up,), "main_grads must be a pair"),
+        (made, (gate_up,), "main_grads must be a pair, of gate_up and of down, got a tuple of 1"),
+        (made, [gate_up, down, down], "main_grads must be a pair, of gate_up and of down, got a list of 3"),
         (made, (None, down.bfloat16()), "main_grads[1] must be torch.float32, got torch.bfloat16"),
         (made, (down, None), "main_grads[0] must have the shape of gate_up, (5, 80, 24), got (5, 24, 40)"),
         (made, (gate_up.to("meta"), None), "main_grads[0] must be on the device of gate_up"),

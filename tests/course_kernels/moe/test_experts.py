@@ -77,15 +77,19 @@ def test_it_takes_adapters_and_computes_in_float8():
     rounded = experts(x, made.ids, weights)
     assert torch.equal(rounded, moe_feed_forward(*given, fp8_recipe="rowwise"))
     assert not torch.equal(rounded, moe_feed_forward(*given))
-    with pytest.raises(ValueError, match="fp8_recipe must be one of"):
-        Experts(5, 24, 40, fp8_recipe="tensorwise", device=DEVICE)(x, made.ids, weights)
 
 
 def test_repr():
     text = repr(Experts(4, 8, 16, activation=Activation(Function.RELU, limit=3.0)))
     assert "num_experts=4, hidden_size=8, intermediate_size=16" in text
     assert "bias=False" in text
-    assert "activation=swiglu," in repr(Experts(1, 8, 16))
+    assert f"activation={Activation(Function.RELU, limit=3.0)}, bias=False)" in text
+    assert repr(Experts(1, 8, 16)).endswith("activation=swiglu, bias=False)")
+    chosen = dict(concatenated=False, weights_on="input", fp8_recipe="rowwise", backend="torch")
+    text = repr(Experts(2, 8, 16, activation=Activation(Function.SILU), **chosen))
+    assert text.endswith(
+        "activation=swiglu, bias=False, concatenated=False, weights_on='input', fp8_recipe='rowwise', backend='torch')"
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,6 +100,23 @@ def test_repr():
 def test_errors(sizes, message):
     with pytest.raises((TypeError, ValueError), match=message):
         Experts(*sizes)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(backend="cuda"), r"backend must be one of \('auto', 'triton', 'cute', 'torch'\), got 'cuda'"),
+        (dict(weights_on="x"), "weights_on must be one of"),
+        (dict(concatenated=1), "concatenated must be True or False, got 1"),
+        (dict(bias="no"), "bias must be True or False, got 'no'"),
+        (dict(fp8_recipe="row"), "fp8_recipe must be one of .* or None, got 'row'"),
+        (dict(dtype=torch.float64), "dtype must be one of .*, got torch.float64"),
+        (dict(ep="ep"), "ep must be an ExpertParallel or None, got str"),
+    ],
+)
+def test_options_are_refused_before_the_first_forward(options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Experts(2, 8, 8, **options)
 
 
 def test_a_width_that_is_not_the_modules():

@@ -204,11 +204,12 @@ BAD = {
     "down": [3, torch.ones(5, 40, 24), torch.ones(5, 24, 41), torch.ones(5, 24, 40).half()],
     "weights": [None, torch.ones(9, 3).int(), torch.ones(8, 3), torch.ones(9, 2), torch.ones(9)],
     "ids": [None, torch.ones(9, 3), torch.ones(9, 2).int(), torch.ones(9, 3).bool(), torch.zeros(3, 9).long().mT[:8]],
-    "activation": ["no", 3, (0, True, 1.0, None, 0.0), Activation(Function.SILU, gated=1), []],
+    "activation": ["no", 3, (0, True, 1.0, None, 0.0), Activation(Function.SILU, gated=1), [],
+                   Activation(Function.SILU, alpha=True), Activation(Function.SILU, alpha=float("nan"))],
     "concatenated": [1, "yes", None], "weights_on": ["outputs", None, []], "backend": ["gpu", None, {}],
     "num_sms": [0, True, 1.0, "1"],
     "gate_up_bias": [3, torch.ones(5, 79), torch.ones(5, 80).double()], "lora": [3], "routing": [3],
-    "fp8_recipe": ["x"], "main_grads": [3, (None,)],
+    "fp8_recipe": ["x"], "main_grads": [3, (None,)], "ep": [3, "ep"],
 }  # fmt: skip
 
 

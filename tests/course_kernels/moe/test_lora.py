@@ -256,7 +256,7 @@ GOOD = {name: each for name, each in adapted(make(3)).tensors.items() if name in
         ),
         (
             Lora(GOOD["gate_up_a"].double(), GOOD["gate_up_b"]), TypeError,
-            "lora.gate_up_a must have dtype torch.float32 or torch.float32, got torch.float64",
+            "lora.gate_up_a must have dtype torch.float32, got torch.float64",
         ),
         (Lora(**GOOD, scale="1"), TypeError, "lora.scale must be a number or a pair of numbers, got '1'"),
         (Lora(**GOOD, scale=(1.0,)), TypeError, "lora.scale must be a number or a pair"),

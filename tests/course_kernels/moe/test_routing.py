@@ -86,3 +86,8 @@ def test_no_choices(backend, sizes):
 def test_errors(ids, experts, message):
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         Routing.of(ids, experts)
+
+
+def test_a_backend_that_does_not_exist():
+    with pytest.raises(ValueError, match=r"backend must be one of .*, got 'x'"):
+        Routing.of(torch.zeros(3, 2, dtype=torch.int64), 4, backend="x")

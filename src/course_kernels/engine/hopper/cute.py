@@ -63,15 +63,15 @@ def runs_on(device: torch.device) -> bool:
     return device.type == "cuda" and torch.version.hip is None and runtime.capability(device) == CAPABILITY
 
 
-def check_available(device: torch.device, name: str = "mat_a") -> None:
-    """Raise unless the kernel can run on a device, which the argument ``name`` is on.
+def check_available(device: torch.device) -> None:
+    """Raise unless the kernel can run on a device, which the operands are on.
 
     Raises:
         ValueError: the device is no Hopper GPU.
         ImportError: a package is missing; the message names the extra.
     """
     if not runs_on(device):
-        what = f"{device} has {runtime.capability(device)}" if device.type == "cuda" else f"{name} is on {device}"
+        what = f"{device} has {runtime.capability(device)}" if device.type == "cuda" else f"operands are on {device}"
         raise ValueError(
             f"backend='cute' needs a GPU of compute capability 9.0 (H100, H200), and {what}; backend='auto' chooses "
             "what runs"
