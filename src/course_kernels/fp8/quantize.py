@@ -13,8 +13,8 @@ from course_kernels import runtime
 from course_kernels.contexts import is_compiling, is_plain, is_profiling
 from course_kernels.dtypes import FP8, FP8_E5M2, MAX_EXTENT, OUT_DTYPES
 from course_kernels.engine import whole_blocks
-from course_kernels.engine.checks import BACKENDS, check_offs
 from course_kernels.engine.scaling import BLOCK, padded_columns
+from course_kernels.engine.shared_checks import BACKENDS, check_offs
 from course_kernels.packed import sharding
 from course_kernels.packed.checks import ends_of
 from course_kernels.validation import check_dense, check_flags

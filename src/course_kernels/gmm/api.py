@@ -19,9 +19,9 @@ from course_kernels.contexts import (
     refuse_tangents,
     wants_grad,
 )
-from course_kernels.engine.checks import Backend, check_out_form
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
+from course_kernels.engine.shared_checks import Backend, check_out_form
 from course_kernels.gmm import checks
 from course_kernels.gmm.configs import launch_of
 from course_kernels.gmm.ends import group_ends

@@ -19,7 +19,7 @@ from course_kernels.dtypes import IN_DTYPES
 from course_kernels.engine.arguments import INTERPRETER_PROGRAMS
 from course_kernels.engine.product import typical_rows
 from course_kernels.engine.tuning import Extents, Gpu, Kind, choose
-from course_kernels.engine.tuning.gpus import UNKNOWN_BANDWIDTH
+from course_kernels.engine.tuning.gpu_distance import UNKNOWN_BANDWIDTH
 from course_kernels.kernels.codes import Scales
 from course_kernels.targets import Arch
 from course_kernels.validation import check_flags

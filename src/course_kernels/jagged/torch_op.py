@@ -15,8 +15,8 @@ from torch import Tensor
 
 from course_kernels import flops, operators, runtime
 from course_kernels.contexts import is_batched_by_autograd, is_compiling, is_plain, is_profiling, wants_grad
+from course_kernels.engine.gradient_layout import is_column_major
 from course_kernels.jagged.checks import check_form
-from course_kernels.packed import torch_ops
 from course_kernels.packed.api import grouped_mm
 
 _library = torch.library.Library("course_kernels", "FRAGMENT")
@@ -102,7 +102,7 @@ def _gradients(ctx, grad, product: Callable[..., Tensor] = grouped_mm) -> tuple:
     if ctx.needs_input_grad[1]:
         rows = A_packed.to(dtype)
         # In B's own layout: accumulating into another one is a transposing copy.
-        if torch_ops.is_column_major(B):
+        if is_column_major(B):
             grad_b = product(grad.mT, rows, offs=ends)[0].mT
         else:
             grad_b = product(rows.mT, grad, offs=ends)[0]

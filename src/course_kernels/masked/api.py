@@ -6,8 +6,8 @@ from torch import Tensor
 
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import refuse_tangents
-from course_kernels.engine.checks import Backend
 from course_kernels.engine.options import Options
+from course_kernels.engine.shared_checks import Backend
 from course_kernels.engine.tuning.fallback_rules import rows_class
 from course_kernels.masked.checks import Call, resolve_mark
 from course_kernels.masked.torch_op import multiply

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
-from course_kernels.engine.checks import check_added_dtype, check_backend, check_device, check_num_sms, differ
+from course_kernels.engine.shared_checks import check_added_dtype, check_backend, check_device, check_num_sms, differ
 from course_kernels.memory import check_detached, check_written
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.routing import Routing, check_ids

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from course_kernels.dtypes import OUT_DTYPES
-from course_kernels.engine.checks import Backend
+from course_kernels.engine.shared_checks import Backend
 from course_kernels.fp8.training import Recipe
 from course_kernels.kernels.codes import Activation
 from course_kernels.moe.activations import activation_of, describe

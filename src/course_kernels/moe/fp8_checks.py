@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from course_kernels.dtypes import FP8
-from course_kernels.engine.checks import differ
 from course_kernels.engine.scaling import BLOCK
+from course_kernels.engine.shared_checks import differ
 from course_kernels.fp8.training import RECIPES
 from course_kernels.moe.checks import check_operands
 from course_kernels.moe.form import Form, Operands

@@ -18,18 +18,18 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.dtypes import FP8
+from course_kernels.engine.gradient_layout import gradient_like, is_column_major
 from course_kernels.engine.plans import execute
 from course_kernels.engine.product import Product
 from course_kernels.engine.scaling import BLOCKS, LINES, ROW
 from course_kernels.moe import steps, torch_steps
 from course_kernels.moe.form import Form, Gradients, Operands
 from course_kernels.moe.fp8_steps import Rounded, Rounding, dequantized
-from course_kernels.moe.layer import bias_dots, gradient_like, runs_in_torch
+from course_kernels.moe.layer import bias_dots, runs_in_torch
 from course_kernels.moe.routing import Routing
 from course_kernels.moe.steps import Combine
 from course_kernels.packed.checks import check_call
 from course_kernels.packed.group_sums import group_sums
-from course_kernels.packed.torch_ops import is_column_major
 
 
 class Float8(NamedTuple):

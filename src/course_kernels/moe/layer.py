@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from course_kernels import runtime
+from course_kernels.engine.gradient_layout import gradient_like, is_column_major
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.low_rank import LowRank
 from course_kernels.engine.options import Options
@@ -36,7 +37,6 @@ from course_kernels.moe.routing import Routing
 from course_kernels.moe.steps import Combine
 from course_kernels.packed.checks import check_call, problem_of
 from course_kernels.packed.group_sums import group_sums
-from course_kernels.packed.torch_ops import is_column_major
 
 # Rows of an average expert up to which the fused Triton kernel is worth it on a GPU whose plain products go through
 # descriptors: it reads through pointers. On an H200 launches of their own around plain products take 0.82 of its time
@@ -226,16 +226,6 @@ def _multiply(
         return execute(product, form.options, out, check_call)
     out = torch.empty(a.shape[0], b.shape[2], dtype=a.dtype, device=a.device)
     return _known(kept, name, find, product, form.options, out).run(product, out)
-
-
-def gradient_like(weight: Tensor, main_grad: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Where a weight's gradient (E, M, N) goes: ``main_grad``, or memory of a dtype, stored like the weight."""
-    if main_grad is not None:
-        return main_grad
-    groups, rows, columns = weight.shape
-    if is_column_major(weight):
-        return torch.empty(groups, columns, rows, dtype=dtype, device=weight.device).mT
-    return torch.empty(groups, rows, columns, dtype=dtype, device=weight.device)
 
 
 def _weight_gradient(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from course_kernels.engine.checks import check_added_dtype, differ
+from course_kernels.engine.shared_checks import check_added_dtype, differ
 from course_kernels.moe.form import Operands
 from course_kernels.moe.parallel import Parallel
 from course_kernels.validation import check_dense

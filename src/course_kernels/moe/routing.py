@@ -10,7 +10,7 @@ from torch import Tensor
 from course_kernels import runtime
 from course_kernels.contexts import is_plain, is_profiling
 from course_kernels.dtypes import MAX_EXTENT
-from course_kernels.engine.checks import check_backend
+from course_kernels.engine.shared_checks import check_backend
 from course_kernels.moe.launching import Launch
 from course_kernels.validation import check_dense
 

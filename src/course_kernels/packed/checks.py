@@ -12,14 +12,6 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import unwrapped
 from course_kernels.dtypes import MAX_EXTENT, MODE_OF_RANKS, OUT_DTYPES, SCALED_DTYPES, default_out_dtype
-from course_kernels.engine.checks import (
-    check_backend,
-    check_device,
-    check_num_sms,
-    check_offs,
-    check_out_form,
-    differ,
-)
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import EACH, Ends, Problem, Product, in_words_of
 from course_kernels.engine.scaling import (
@@ -29,6 +21,14 @@ from course_kernels.engine.scaling import (
     check_row_scales,
     check_scaling,
     check_whole_blocks,
+)
+from course_kernels.engine.shared_checks import (
+    check_backend,
+    check_device,
+    check_num_sms,
+    check_offs,
+    check_out_form,
+    differ,
 )
 from course_kernels.layout import GroupLayout
 from course_kernels.memory import check_has_memory, check_written

@@ -22,7 +22,7 @@ from course_kernels.contexts import (
     wants_grad,
 )
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
-from course_kernels.engine.checks import Backend, check_backend, check_offs, check_out_form
+from course_kernels.engine.shared_checks import Backend, check_backend, check_offs, check_out_form
 from course_kernels.kernels.codes import compared_groups
 from course_kernels.layout import GroupLayout
 from course_kernels.memory import check_has_memory, check_written

@@ -24,11 +24,12 @@ from course_kernels.contexts import (
     wants_grad,
 )
 from course_kernels.dtypes import MODE_OF_RANKS
-from course_kernels.engine.checks import check_out_form
+from course_kernels.engine.gradient_layout import is_column_major
 from course_kernels.engine.options import Options, decode_launch, encode_launch
 from course_kernels.engine.plans import execute
 from course_kernels.engine.product import Problem, Product, in_words_of
 from course_kernels.engine.scaling import ROW
+from course_kernels.engine.shared_checks import check_out_form
 from course_kernels.packed import sharding
 from course_kernels.packed.checks import NAMES, check_call, check_main_grad, problem_of, readable
 from course_kernels.packed.group_sums import group_sums
@@ -191,13 +192,6 @@ def _keep(ctx, mat_a, mat_b, offs, bias, options: Options) -> None:
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.across = is_column_major(mat_a), is_column_major(mat_b)
     ctx.save_for_backward(mat_a if needs_b else None, mat_b if needs_a else None, offs)
-
-
-def is_column_major(matrix: Tensor) -> bool:
-    """Whether a matrix's columns are contiguous, and its rows are not. A matrix of one row is stored either way: torch
-    gives it the strides (1, 1) as the transpose of a column."""
-    down, across = matrix.stride()[-2:]
-    return down == 1 and (across > 1 or (across == 1 and matrix.shape[-2] == 1))
 
 
 def _gradients(ctx, grad, needs, main_grad=None, compute=multiply) -> tuple:

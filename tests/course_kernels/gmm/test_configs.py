@@ -16,7 +16,7 @@ from course_kernels.codegen.masked import build_masked
 from course_kernels.codegen.packed import build_packed
 from course_kernels.config import LaunchOptions
 from course_kernels.engine.tuning import Extents, Gpu, Kind, choose
-from course_kernels.engine.tuning.gpus import UNKNOWN_BANDWIDTH
+from course_kernels.engine.tuning.gpu_distance import UNKNOWN_BANDWIDTH
 from course_kernels.gmm import configs, get_config
 from course_kernels.gmm.configs import FUNCTIONS, ONE_PROGRAM_PER_TILE, as_config, launch_of
 from course_kernels.testing import integers

@@ -15,7 +15,7 @@ from course_kernels.bench.rows import Row
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.product import Product, typical_rows
 from course_kernels.engine.tuning import Gpu
-from course_kernels.engine.tuning.gpus import UNKNOWN_BANDWIDTH
+from course_kernels.engine.tuning.gpu_distance import UNKNOWN_BANDWIDTH
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,

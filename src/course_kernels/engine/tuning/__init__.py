@@ -7,7 +7,7 @@ configurations that are measured.
 
 from course_kernels.engine.tuning.choice_log import explain, log_choice
 from course_kernels.engine.tuning.chooser import Choice, choose
-from course_kernels.engine.tuning.gpus import Gpu
+from course_kernels.engine.tuning.gpu_distance import Gpu
 from course_kernels.engine.tuning.kinds import Extents, Kind
 
 __all__ = ["Choice", "Extents", "Gpu", "Kind", "choose", "explain", "log_choice"]

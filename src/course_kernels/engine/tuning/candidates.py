@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from course_kernels.config import GemmConfig
 from course_kernels.engine.tuning.fallback_rules import amd_configs, with_block_scales
-from course_kernels.engine.tuning.gpus import Gpu
+from course_kernels.engine.tuning.gpu_distance import Gpu
 from course_kernels.engine.tuning.kinds import Kind
 from course_kernels.kernels.codes import Scales
 from course_kernels.kernels.cute_sm90.config import (

@@ -10,7 +10,7 @@ from typing import Any
 from course_kernels.config import GemmConfig
 from course_kernels.engine.tuning import gpu_constants, time_model
 from course_kernels.engine.tuning.chooser import choose, in_words
-from course_kernels.engine.tuning.gpus import Gpu
+from course_kernels.engine.tuning.gpu_distance import Gpu
 from course_kernels.engine.tuning.kinds import Extents, Kind
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 

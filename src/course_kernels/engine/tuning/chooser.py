@@ -15,7 +15,7 @@ from course_kernels.engine.tuning.fallback_rules import (
     with_block_scales,
 )
 from course_kernels.engine.tuning.gpu_constants import Source
-from course_kernels.engine.tuning.gpus import Gpu
+from course_kernels.engine.tuning.gpu_distance import Gpu
 from course_kernels.engine.tuning.kinds import Extents, Kind
 from course_kernels.kernels.codes import Scales
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from course_kernels import targets
 from course_kernels.config import GemmConfig
-from course_kernels.engine.tuning.gpus import Gpu
+from course_kernels.engine.tuning.gpu_distance import Gpu
 from course_kernels.engine.tuning.kinds import Extents, Kind
 from course_kernels.kernels.codes import Scales
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from course_kernels.config import GemmConfig
-from course_kernels.engine.tuning.gpus import Gpu
+from course_kernels.engine.tuning.gpu_distance import Gpu
 from course_kernels.engine.tuning.kinds import KINDS, Kind
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 

@@ -23,7 +23,7 @@ from course_kernels.config import GemmConfig
 from course_kernels.engine.tuning import gpu_constants
 from course_kernels.engine.tuning.fallback_rules import FEW_ROWS, rows_class
 from course_kernels.engine.tuning.gpu_constants import Candidate, Constants
-from course_kernels.engine.tuning.gpus import Gpu
+from course_kernels.engine.tuning.gpu_distance import Gpu
 from course_kernels.engine.tuning.kinds import Extents, Kind
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_kernels.engine.tuning import Gpu
-from course_kernels.engine.tuning.gpus import UNKNOWN_BANDWIDTH
+from course_kernels.engine.tuning.gpu_distance import UNKNOWN_BANDWIDTH
 from course_kernels.runtime import Device
 
 H200, H100 = Gpu("sm_90", 132, 4.81, 1.98, 232448), Gpu("sm_90", 132, 3.35, 1.98, 232448)
