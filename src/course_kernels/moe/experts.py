@@ -102,7 +102,7 @@ class Experts(nn.Module):
         experts that one process would have, on any number of ranks. Parameters that are no ordinary tensors, such as
         DTensors and those on "meta", are drawn as a whole by torch.
         """
-        seeds = torch.randint(2**62, (self.num_experts,), device="cpu").tolist()
+        seeds = torch.randint(2**62, (self.num_experts,), dtype=torch.int64, device="cpu").tolist()
         first = 0 if self.ep is None else self.ep.rank * self.ep.num_local_experts
         pairs = (self.gate_up_proj, self.gate_up_proj_bias), (self.down_proj, self.down_proj_bias)
         drawn = [(each, pair[0].shape[2] ** -0.5) for pair in pairs for each in pair if each is not None]
