@@ -37,7 +37,8 @@ def check_operands(operands: Operands, form: Form, weight_dtype: torch.dtype | N
     ):  # fmt: skip
         check_dense(name, tensor)
         if tensor.dim() != rank:
-            raise ValueError(f"{name} must be {rank}-D, {form_of}, got shape {tuple(tensor.shape)}")
+            hint = ": pass x.flatten(0, -2)" if name == "x" and tensor.dim() > 2 else ""
+            raise ValueError(f"{name} must be {rank}-D, {form_of}, got shape {tuple(tensor.shape)}{hint}")
     if x.dtype not in OUT_DTYPES:
         raise TypeError(f"x must have a dtype of {OUT_DTYPES}, got {x.dtype}")
     for name, tensor in (("gate_up", gate_up), ("down", down)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -118,10 +119,10 @@ class Experts(nn.Module):
 
     def forward(
         self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, routing: Routing | Any = None,
-        lora: Lora | None = None,
+        lora: Lora | None = None, main_grads: Sequence[Tensor | None] | None = None, num_sms: int | None = None,
     ) -> Tensor:  # fmt: skip
         """Call ``moe_feed_forward`` with the parameters; ``lora`` adapts them (freeze these with
-        ``requires_grad_(False)``).
+        ``requires_grad_(False)``). ``main_grads``, of ``gate_up_proj`` and ``down_proj``, and ``num_sms``: as there.
 
         Raises:
             ValueError: x has another width than the module.
@@ -132,7 +133,7 @@ class Experts(nn.Module):
             x, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights, activation=self.activation,
             gate_up_bias=self.gate_up_proj_bias, down_bias=self.down_proj_bias, concatenated=self.concatenated,
             weights_on=self.weights_on, lora=lora, fp8_recipe=self.fp8_recipe, routing=routing, ep=self.ep,
-            backend=self.backend,
+            backend=self.backend, main_grads=main_grads, num_sms=num_sms,
         )  # fmt: skip
 
     def extra_repr(self) -> str:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from course_kernels.dtypes import dtype_name
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Pieces
 from course_kernels.kernels.codes import Activation
@@ -44,6 +45,11 @@ class Operands(NamedTuple):
     weights: Tensor
     gate_up_bias: Tensor | None = None
     down_bias: Tensor | None = None
+
+    def in_words(self) -> str:
+        """The sizes, for the log."""
+        (tokens, hidden), (experts, _, inner) = self.x.shape, self.down.shape
+        return f"a layer of {experts} experts, H {hidden}, I {inner}; {tokens} tokens in {dtype_name(self.x.dtype)}"
 
 
 class Arriving(NamedTuple):

@@ -30,6 +30,7 @@ from course_kernels.engine.plans import Known, PlanCache, execute, find, find_of
 from course_kernels.engine.product import ADD, STORE, Ends, Epilogue, Gated, GatedBackward, Problem, Product, Store
 from course_kernels.engine.scaling import UNSCALED
 from course_kernels.engine.signature import forms_of
+from course_kernels.engine.tuning import log_choice
 from course_kernels.moe import steps, torch_layer
 from course_kernels.moe.form import Arriving, Form, Gradients, Operands
 from course_kernels.moe.lora import Adapter, Adapters
@@ -52,6 +53,12 @@ def runs_in_torch(operands: Operands, form: Form) -> bool:
     x, gate_up, down, weights, *_ = operands
     empty = not (x.numel() and gate_up.numel() and down.numel() and weights.numel())
     return form.backend == "torch" or empty or (form.backend == "auto" and x.device.type == "cpu")
+
+
+def _why_torch(operands: Operands, form: Form) -> str:
+    if form.backend == "torch":
+        return "as named"
+    return "operands are on a CPU" if form.backend == "auto" and operands.x.device.type == "cpu" else "it is empty"
 
 
 def is_fused(operands: Operands, form: Form, count: int, adapted: bool = False) -> bool:
@@ -79,6 +86,7 @@ def forward(
         empty tensor.
     """
     if runs_in_torch(operands, form):
+        log_choice(operands.in_words(), "torch", None, None, _why_torch(operands, form))
         _settled(arriving)
         return torch_layer.forward(operands, routing, form, adapters), operands.x.new_empty(0)
     runtime.check_can_launch(operands.x.device)

@@ -14,6 +14,7 @@ from course_kernels.contexts import (
     is_profiling,
     wants_grad,
 )
+from course_kernels.engine.tuning import log_choice
 from course_kernels.moe import layer
 from course_kernels.moe.activations import decode, encode
 from course_kernels.moe.checks import check_main_grads, check_operands
@@ -44,6 +45,7 @@ def feed_forward(operands: Operands, routing: Routing, form: Form) -> Tensor:
 def feed_forward_few(operands: Operands, ids: Tensor, form: Form, scales: Scales = (None, None)) -> Tensor:
     """Compute a checked layer that fits ``few_tokens``, in any of torch's contexts."""
     if is_plain(*operands, ids, *scales) and not is_profiling():
+        log_choice(operands.in_words(), "triton", None, None, "few tokens: two kernels that multiply vectors")
         return FewTokens(operands, ids, form, scales).forward(operands, ids, scales)[0]
     refuse_transforms("grouped_mm")
     if not is_compiling():

@@ -91,6 +91,24 @@ def test_a_total_is_not_taken_for_each_groups_extent(name, log):
     assert log.messages == [f"{SHAPES[name]}: torch: as named"]
 
 
+on_a_cpu = pytest.mark.skipif(DEVICE.type != "cpu", reason="the device is a GPU")
+
+
+@pytest.mark.parametrize(
+    "tokens, backend, says",
+    [
+        (5, "torch", "torch: as named"), (0, "triton", "torch: it is empty"),
+        (1, "triton", "triton: few tokens: two kernels that multiply vectors"),
+        pytest.param(5, "auto", "torch: operands are on a CPU", marks=on_a_cpu),
+    ],
+)  # fmt: skip
+def test_a_layer_logs_what_computes_it(tokens, backend, says, log):
+    x, gate_up, down = (torch.ones(size, device=DEVICE) for size in ((tokens, 16), (4, 48, 16), (4, 16, 24)))
+    index = torch.arange(2, dtype=torch.int64, device=DEVICE).expand(tokens, 2)
+    ck.moe_feed_forward(x, gate_up, down, index, torch.ones(tokens, 2, device=DEVICE), backend=backend)
+    assert log.messages == [f"a layer of 4 experts, H 16, I 24; {tokens} tokens in float32: {says}"]
+
+
 def test_a_list_logs_its_launches(log):
     ck.group_gemm([A, A], [B[0], B[1]], method="tma")
     assert [message.partition(":")[0] for message in log.messages] == ["group_gemm"]

@@ -27,7 +27,7 @@ def sized(*shape, dtype=torch.float32):
 
 # x (7, 24), gate_up (5, 80, 24), down (5, 24, 40), weights (7, 3)
 WRONG = {
-    "x is 3-D": (dict(x=sized(1, 7, 24)), "x must be 2-D, (T, H), got shape (1, 7, 24)"),
+    "x is 3-D": (dict(x=sized(1, 7, 24)), "x must be 2-D, (T, H), got shape (1, 7, 24): pass x.flatten(0, -2)"),
     "x is float64": (dict(x=sized(7, 24, dtype=torch.float64)), "x must have a dtype of"),
     "x is of another dtype": (dict(x=sized(7, 24, dtype=torch.float16)), "gate_up must have the dtype of x"),
     "down is of another dtype": (dict(down=sized(5, 24, 40).half()), "down must have the dtype of x"),

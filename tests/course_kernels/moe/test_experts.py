@@ -66,6 +66,19 @@ def test_it_is_the_function_of_its_parameters():
     assert all(each.grad is not None for each in experts.parameters())
 
 
+def test_it_adds_to_main_gradients():
+    experts, made = Experts(5, 24, 40, device=DEVICE), make()
+    x, weights = made.tensors["x"], made.tensors["weights"]
+    main_grads = [torch.ones_like(each) for each in experts.parameters()]
+    experts(x, made.ids, weights, main_grads=main_grads, num_sms=8).sum().backward()
+    wanted = Experts(5, 24, 40, device=DEVICE)
+    wanted.load_state_dict(experts.state_dict())
+    wanted(x, made.ids, weights).sum().backward()
+    for main_grad, mine, theirs in zip(main_grads, experts.parameters(), wanted.parameters(), strict=True):
+        assert mine.grad is None
+        assert torch.allclose(main_grad, 1 + theirs.grad, rtol=1e-4, atol=1e-4)
+
+
 def test_it_takes_adapters_and_computes_in_float8():
     made = make()
     x, weights = made.tensors["x"], made.tensors["weights"]
