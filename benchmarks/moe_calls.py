@@ -182,7 +182,7 @@ class Route(Call):
         found = ck.moe.Routing.of(given, experts, backend=backend)
         expert = torch.where((ids < 0) | (ids >= experts), experts, ids).flatten()
         order = torch.argsort(expert, stable=True)
-        rows = torch.where(expert < experts, torch.argsort(order), -1)
+        rows = torch.where(expert < experts, torch.argsort(order), -1).view(-1, self.top_k)
         ends = torch.bincount(expert, minlength=experts)[:experts].cumsum(0)
         for (name, one), other in zip(found._asdict().items(), (ends, order // self.top_k, order, rows)):
             same(one, other.int(), name)
@@ -245,7 +245,7 @@ class Journey(Call):
         chosen = (rank[:, :, None] == torch.arange(ranks)).any(1)
         order = torch.where(chosen, torch.arange(ranks), ranks).sort(1).values[:, : min(self.top_k, ranks)]
         rows = torch.where(order < ranks, order * self.most + token, -1).int()
-        same(homes.rows, rows.flatten(), "rows where results come home")
+        same(homes.rows, rows, "rows where results come home")
 
     def _tell(self, memory: Memory, given: list[Tensor], homes: list[Homes], arrived: Tensor) -> None:
         """Ids and weights, in two parts of each rank's memory."""
