@@ -446,7 +446,7 @@ def other_gradients(world):
     except RuntimeError as error:
         text = str(error)
         return (world.rank != 1 and "for gradients of the same ones of x and weights" in text) or text
-    time.sleep(3 if world.rank == 1 else 0)
+    time.sleep(2 if world.rank == 1 else 0)
     return world.rank == 1 or "it did not end"
 
 
