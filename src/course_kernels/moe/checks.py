@@ -107,7 +107,8 @@ def check_routing(routing, weights: Tensor, experts: int) -> None:
     """Raise unless a given routing is of as many tokens, choices of each, and experts."""
     if not isinstance(routing, Routing):
         raise TypeError(f"routing must be a Routing, from Routing.of, got {type(routing).__name__}")
-    if any(differ(*each, "routing must be of the same choices") for each in zip(routing.rows.shape, weights.shape)):
+    extents = zip(routing.rows.shape, weights.shape)
+    if routing.rows.dim() != 2 or any(differ(*each, "routing must be of the same choices") for each in extents):
         raise ValueError(
             f"routing must be of the tokens and choices of top_k_weights, (T, k) = {tuple(weights.shape)}, got "
             f"{tuple(routing.rows.shape)}"

@@ -1,4 +1,4 @@
-"""What lessons and pages read from the records of the layer of experts, on one GPU and on several."""
+"""Numbers that lessons and pages show about the layer of experts: its times on one GPU and on several, as recorded."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
 
 class Group:
-    """What a user has beside an ``ExpertParallel``."""
+    """Stands for an object that a user passes as ``ep`` by mistake."""
 
     num_experts = 5
 
@@ -124,6 +124,7 @@ def test_a_routing_of_something_else():
         ),
         (Routing.of(ids.reshape(3, 7), 5), "(T, k) = (7, 3), got (3, 7)"),  # as many choices, of other tokens
         (Routing.of(ids.reshape(21, 1), 5), "(T, k) = (7, 3), got (21, 1)"),
+        (Routing.of(ids, 5)._replace(rows=torch.zeros(7, dtype=torch.int32)), "(T, k) = (7, 3), got (7,)"),
         (Routing.of(ids, 4), "routing must be of 5 experts, got 4"),
         (Routing(*(each.to("meta") for each in Routing.of(ids, 5))), "routing must be on the device of x"),
     ):
