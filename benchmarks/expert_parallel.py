@@ -4,7 +4,7 @@
 
 Every rank has as many tokens. A time is the median over repetitions of the slowest rank's, in microseconds; all ranks
 start together. Outputs and gradients are compared with those of one GPU that has all experts. ``--tiny`` runs a small
-layer, on CPUs, too. ``run.py`` makes the record, in as many processes as there are GPUs, and in fewer.
+layer, on CPUs, too. ``run.py`` makes the record of as many GPUs as there are.
 
 By hand is what training frameworks do: tokens sorted by expert, a copy for each choice through ``all_to_all_single``,
 sorted again, grouped products, and back. What the model of ``schedule`` predicts is written beside what is measured.
@@ -349,37 +349,38 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """The record's cases, for as many GPUs as this host has and for fewer: 2, 4, 8.
+    """The record's cases, for as many GPUs as this host has: 2, 4, 8.
 
     Raises:
         RuntimeError: it has not two.
     """
-    found = []
-    for ranks in (each for each in (2, 4, 8) if each <= torch.cuda.device_count()):
-        for model, counts in TOKENS.items():
-            together = {TOGETHER // ranks} if model == next(iter(TOKENS)) else set()
-            found += [Case(ranks, model, tokens) for tokens in sorted({*counts, *together})]
-    if not found:
+    ranks = max((each for each in (2, 4, 8) if each <= torch.cuda.device_count()), default=0)
+    if not ranks:
         raise RuntimeError("expert parallelism is measured on two GPUs or more, and torch sees fewer")
+    found = []
+    for model, counts in TOKENS.items():
+        together = {TOGETHER // ranks} if model == next(iter(TOKENS)) else set()
+        found += [Case(ranks, model, tokens) for tokens in sorted({*counts, *together})]
     return found
 
 
 def rows(keep: Callable[[Rows], None] = lambda found: None) -> dict:
     """Measure all cases, in as many processes as they have GPUs; ``keep`` gets the rows so far after each case."""
     found, wanted = Rows(), cases()
-    for ranks in dict.fromkeys(case.ranks for case in wanted):
-        these = [f"{case.model}:{case.tokens}" for case in wanted if case.ranks == ranks]
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        with subprocess.Popen([*launcher, __file__, "--json", *these], stdout=subprocess.PIPE, text=True) as process:
-            for printed in process.stdout:
-                if not printed.startswith("[{"):
-                    print(printed, end="", flush=True)
-                    continue
-                found += (new := json.loads(printed))
-                print(*map(line, new), sep="\n", flush=True)
-                keep(found)
-        if process.returncode:
-            raise RuntimeError(f"measuring with {ranks} GPUs ended with exit code {process.returncode}")
+    if not wanted:
+        return found.as_json()
+    ranks, these = wanted[0].ranks, [f"{case.model}:{case.tokens}" for case in wanted]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    with subprocess.Popen([*launcher, __file__, "--json", *these], stdout=subprocess.PIPE, text=True) as process:
+        for printed in process.stdout:
+            if not printed.startswith("[{"):
+                print(printed, end="", flush=True)
+                continue
+            found += (new := json.loads(printed))
+            print(*map(line, new), sep="\n", flush=True)
+            keep(found)
+    if process.returncode:
+        raise RuntimeError(f"measuring with {ranks} GPUs ended with exit code {process.returncode}")
     return found.as_json()
 
 

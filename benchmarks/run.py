@@ -40,6 +40,7 @@ class Part(NamedTuple):
     Attributes:
         measure: "module.function" in this folder. The function returns the record.
         other_gpus: GPUs beside the H200 that have a record, too.
+        counts: numbers of GPUs that each have a record; the first one's is not in its name.
         tells_rows: whether the function takes ``keep``, and calls it with the results so far after each row.
         depends_on: patterns of the files that a record depends on, if other programs measure. Else: all loaded files.
         has_cases: whether the module lists what it measures, ``cases()``, dataclasses whose fields are in the rows.
@@ -47,6 +48,7 @@ class Part(NamedTuple):
 
     measure: str
     other_gpus: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
     tells_rows: bool = False
     depends_on: tuple[str, ...] = ()
     has_cases: bool = False
@@ -71,7 +73,9 @@ RECORDS = {
     "moe": Part("moe_api.rows", ("h100",), tells_rows=True, has_cases=True),
     "moe_forward": Part("moe_forward.rows", ("h100",), tells_rows=True, has_cases=True),
     "moe_training": Part("moe_training.rows", ("h100",)),
-    "expert_parallel": Part("expert_parallel.rows", tells_rows=True, depends_on=record.LIBRARY, has_cases=True),
+    "expert_parallel": Part(
+        "expert_parallel.rows", counts=(2, 4), tells_rows=True, depends_on=record.LIBRARY, has_cases=True
+    ),
     "hopper_steps": Part("hopper_steps.measure"),
     "configurations": Part("time_model.measure", ("h100",)),
     "configurations_8bit": Part("time_model.measure_8_bit", ("h100",)),
@@ -84,19 +88,29 @@ RECORDS = {
 }
 # Records that could be measured and have not been.
 UNMEASURED = {"moe_h100", "moe_forward_h100", "moe_training", "moe_training_h100"}
-FILES = {*RECORDS, *(f"{name}_{gpu}" for name, part in RECORDS.items() for gpu in part.other_gpus)} - UNMEASURED
+FILES = {
+    *RECORDS,
+    *(f"{name}_{gpu}" for name, part in RECORDS.items() for gpu in part.other_gpus),
+    *(f"{name}_x{count}" for name, part in RECORDS.items() for count in part.counts[1:]),
+} - UNMEASURED
 
 
-def file_name(name: str, gpu: str) -> str:
-    """The record that a part writes on a GPU: "configurations" on an H200, "configurations_h100" on an H100.
+def file_name(name: str, gpu: str, count: int = 1) -> str:
+    """The record that a part writes on a GPU: "configurations" on an H200, "configurations_h100" on an H100; or on
+    several: "expert_parallel_x4" on four.
 
     Args:
         gpu: its name in torch, such as "NVIDIA H100 80GB HBM3".
+        count: how many there are.
 
     Raises:
-        ValueError: the part has no record for this GPU, and would overwrite that of another GPU.
+        ValueError: the part has no record for these GPUs, and would overwrite that of others.
     """
-    others = RECORDS[name].other_gpus
+    counts, others = RECORDS[name].counts, RECORDS[name].other_gpus
+    if counts:
+        if count not in counts:
+            raise ValueError(f"{name} has records of {', '.join(map(str, counts))} GPUs, and there are {count}")
+        return name if count == counts[0] else f"{name}_x{count}"
     if not others or "h200" in gpu.lower():
         return name
     for other in others:
@@ -173,7 +187,9 @@ def main() -> None:
         parser.error("records are measured on a GPU, and torch sees none")
     gpu = torch.cuda.get_device_name()
     try:
-        files = {name: file_name(name, gpu) for name in arguments.names or RECORDS}
+        count = torch.cuda.device_count()
+        wanted = arguments.names or [each for each, part in RECORDS.items() if count in part.counts or not part.counts]
+        files = {name: file_name(name, gpu, count) for name in wanted}
     except ValueError as error:
         parser.error(str(error))
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -139,11 +139,10 @@ def layer_gain() -> str:
 
 def parallel_table() -> str:
     """Milliseconds of each recorded layer over several GPUs."""
-    if not recorded("expert_parallel"):
+    if not (records := layer_records.parallel_records()):
         return NOT_RECORDED
-    measured = record.load("expert_parallel")
     cells: dict[str, dict[str, str]] = {}
-    for row in layer_records.parallel_rows(measured):
+    for row in layer_records.parallel_rows():
         if row["way"] in WAYS:
             zipf = " (Zipf)" if row["routing"] == "zipf" else ""
             title = f"{row['model']}, {row['ranks']} × {row['tokens']:,} tokens{zipf}"
@@ -151,26 +150,26 @@ def parallel_table() -> str:
             cells.setdefault(title, {})[row["way"]] = f"{number(row['forward_us'] / 1e3)}{both or ''}"
     rows = [[title, *(found.get(way, "–") for way in WAYS)] for title, found in cells.items()]
     note = "Forward / forward and backward of the slowest GPU. The last three are in a graph, the others as called."
-    table = markdown(f"ms on {gpu_of(measured)}s", WAYS.values(), rows)
-    return f"{table}\n\n{note} {provenance_of(measured)}"
+    gpus = listing(dict.fromkeys(f"{gpu_of(each)}s" for each in records))
+    table = markdown(f"ms on {gpus}", WAYS.values(), rows)
+    return f"{table}\n\n{note} {' '.join(map(provenance_of, records))}"
 
 
 def parallel_gain() -> str:
     """A sentence: a training step of a layer on several GPUs, the faster transport over the same by hand;
     nothing without a record."""
-    if not recorded("expert_parallel"):
+    if not (records := layer_records.parallel_records()):
         return ""
-    measured = record.load("expert_parallel")
     gains: dict[int, float] = {}
-    for ranks in sorted({row["ranks"] for row in measured["rows"]}):
+    for ranks in sorted({row["ranks"] for row in layer_records.parallel_rows()}):
         us = {
             row["way"]: row["both_us"]
-            for row in layer_records.parallel_rows(measured)
+            for row in layer_records.parallel_rows()
             if (SCALED | dict(ranks=ranks)).items() <= row.items()
         }
         gains[ranks] = us["by hand, torch's products"] / min(us["all_to_all"], us["symmetric"])
     gpus, times = (listing(each) for each in (map(str, gains), (f"{each:.1f}" for each in gains.values())))
     return (
-        f"On {gpus} {gpu_of(measured)}s, a {SCALED['model']} layer trains {times} times as fast as\n"
+        f"On {gpus} {gpu_of(records[0])}s, a {SCALED['model']} layer trains {times} times as fast as\n"
         "[by hand](site/benchmarks.md#The-layer-on-several-GPUs)."
     )

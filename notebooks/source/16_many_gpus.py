@@ -248,7 +248,7 @@ for title, layers in by_model.items():
             gains = (f"{us['by hand'] / us[way]:.2f} × as long as {way}" for way in ("all_to_all", "symmetric"))
             print(f"{title}, {gpus}: by hand takes {', '.join(gains)}")
 if by_model:
-    print("recorded on", layer_records.parallel_record()["provenance"]["gpu"])
+    print("recorded on", layer_records.parallel_records()[0]["provenance"]["gpu"])
     display(figures.recorded_layers(by_model))
 else:
     print("not recorded yet")

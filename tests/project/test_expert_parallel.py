@@ -36,12 +36,12 @@ def test_a_record_needs_two_gpus(monkeypatch):
         rows()
 
 
-def test_the_record_has_cases_for_each_number_of_gpus(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert {case.ranks for case in cases()} == {2, 4}
-    for ranks in (2, 4):
-        assert Case(ranks, "qwen3-30b-a3b", TOGETHER // ranks) in cases()
-        assert Case(ranks, "mixtral-8x7b", 8192) in cases()
+@pytest.mark.parametrize("gpus, ranks", [(2, 2), (3, 2), (4, 4), (9, 8)])
+def test_the_record_has_cases_for_the_number_of_gpus(monkeypatch, gpus, ranks):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert {case.ranks for case in cases()} == {ranks}
+    assert Case(ranks, "qwen3-30b-a3b", TOGETHER // ranks) in cases()
+    assert Case(ranks, "mixtral-8x7b", 8192) in cases()
     assert len(set(cases())) == len(cases())
 
 

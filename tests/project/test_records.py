@@ -198,6 +198,15 @@ def test_a_part_has_a_record_of_each_gpu_that_it_is_measured_on():
         run.file_name("configurations", "NVIDIA B200")
 
 
+def test_a_part_for_several_gpus_has_a_record_of_each_number():
+    assert run.file_name("expert_parallel", "NVIDIA H200", 2) == "expert_parallel"
+    assert run.file_name("expert_parallel", "NVIDIA H200", 4) == "expert_parallel_x4"
+    with pytest.raises(ValueError, match="expert_parallel has records of 2, 4 GPUs, and there are 8"):
+        run.file_name("expert_parallel", "NVIDIA H200", 8)
+    for name in ("expert_parallel", "expert_parallel_x4"):
+        assert {f"expert_parallel{'_x4' * (row['ranks'] == 4)}" for row in record.load(name)["rows"]} == {name}
+
+
 @pytest.mark.parametrize(("gpu", "file"), [("H200", "zoo"), ("H100 PCIe", "zoo_h100")])
 def test_the_gpu_names_the_file(on_a_gpu, monkeypatch, tmp_path, gpu, file):
     on_a_gpu(gpu, measure=lambda: {"us": 7})

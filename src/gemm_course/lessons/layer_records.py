@@ -14,6 +14,7 @@ LAYERS = {
     "liger": "Liger",
     "transformers": "transformers",
 }
+PARALLEL = "expert_parallel", "expert_parallel_x4"  # records of two GPUs, and of four
 
 
 def measured() -> Mapping:
@@ -137,21 +138,22 @@ def overheads(rows: Sequence[Mapping], part: str) -> dict[str, dict[int, float]]
     return found
 
 
-def parallel_record() -> Mapping | None:
-    """The record of expert parallelism, that of H100s if there are two; None without one."""
-    for name in ("expert_parallel_h100", "expert_parallel"):
+def parallel_records() -> list[Mapping]:
+    """The records of expert parallelism that there are, of two GPUs and of four."""
+    found = []
+    for name in PARALLEL:
         with contextlib.suppress(FileNotFoundError):
-            return record.load(name)
-    return None
+            found.append(record.load(name))
+    return found
 
 
 def parallel_rows(results: Mapping | None = None) -> list[dict]:
     """The rows of a record of expert parallelism; none without a record.
 
     Args:
-        results: the record; that of ``parallel_record`` by default.
+        results: the record; all of ``parallel_records`` by default.
     """
-    return (results or parallel_record() or dict(rows=[]))["rows"]
+    return [row for each in ([results] if results else parallel_records()) for row in each["rows"]]
 
 
 def parallel_times(model: str, ranks: int, tokens: int, routing: str, results: Mapping | None = None) -> dict:

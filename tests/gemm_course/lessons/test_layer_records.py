@@ -160,7 +160,7 @@ def lesson_16(shown: list) -> None:
     shown.append(names["recorded"])
 
 
-@pytest.mark.parametrize("name", ["expert_parallel", "expert_parallel_h100"])
+@pytest.mark.parametrize("name", layer_records.PARALLEL)
 def test_lesson_16_reads_the_record(monkeypatch, tmp_path, capsys, name):
     rows = [row for tokens in (8192, 16384) for row in parallel_record(tokens=tokens)["rows"]]
     text = json.dumps(dict(provenance=dict(gpu="NVIDIA H100"), rows=rows))
