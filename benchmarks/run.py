@@ -10,8 +10,8 @@ GPU, with the GPU in its name: on an H100, `configurations` writes configuration
 
 A record is written whole, after its outputs were verified. An error leaves the old file as it was. Programs that report
 each row keep the rows before an error in a file that ends in ".part". With --go-on, a record that lists its cases is
-measured for those alone that such a file has not got, if code, GPU and versions are the same. Each record is measured
-in its own process, and depends on the files that this process and its children load and read.
+measured for those alone that such a file, or the record, has not got, if code, GPU and versions are the same. Each
+record is measured in its own process, and depends on the files that this process and its children load and read.
 """
 
 from __future__ import annotations
@@ -133,8 +133,9 @@ def measure(part: Part, path: pathlib.Path, commit: str | None, go_on: bool = Fa
 
         torch.manual_seed(0)
         module, begun, rows = importlib.import_module(name), {}, []
-        if go_on and part.has_cases and unfinished.is_file():
-            rows, begun = rows_of_same_code(unfinished, record.provenance(commit))
+        before = unfinished if unfinished.is_file() else path
+        if go_on and part.has_cases and before.is_file():
+            rows, begun = rows_of_same_code(before, record.provenance(commit))
             left = [case for case in module.cases() if not any(has_measured(row, case) for row in rows)]
             module.cases = lambda: left
         keep = {"keep": lambda rows: record.write(unfinished, whole(rows.as_json()), about())}
@@ -144,7 +145,7 @@ def measure(part: Part, path: pathlib.Path, commit: str | None, go_on: bool = Fa
 
 
 def rows_of_same_code(unfinished: pathlib.Path, here: dict) -> tuple[list[dict], dict]:
-    """The rows of an unfinished record, and when they were measured.
+    """The rows of a record that lacks some, and when and at which commit they were measured.
 
     Args:
         here: today's provenance.
@@ -154,12 +155,12 @@ def rows_of_same_code(unfinished: pathlib.Path, here: dict) -> tuple[list[dict],
     """
     found = record.read(unfinished)
     was = found["provenance"]
-    same = ("gpu", "torch", "triton", "cuda", "python", "commit")
+    same = ("gpu", "torch", "triton", "cuda", "python")
     if other := [key for key in same if was[key] != here[key]]:
         raise ValueError(f"{unfinished} was measured with other {', '.join(other)}: measure without --go-on")
     if record.is_stale(found):
         raise ValueError(f"{unfinished} was measured with other code: measure without --go-on")
-    return found["rows"], {"begun": was.get("begun", was["date"])}
+    return found["rows"], {key: was.get(key, was[of]) for key, of in (("begun", "date"), ("begun_at", "commit"))}
 
 
 def has_measured(row: dict, case: object) -> bool:

@@ -170,6 +170,12 @@ def test_a_record_that_was_cut_off_goes_on(on_a_gpu, monkeypatch, tmp_path):
     written = record.read(tmp_path / "zoo.json")
     assert written["rows"] == [{"tokens": n, "us": n} for n in measured]
     assert written["provenance"]["begun"] == "same"
+    assert written["provenance"]["begun_at"] == "a" * 40
+    sys.modules["stand_in"].cases = lambda: [*cases(), Case(4)]
+    about["commit"] = "b" * 40  # of the same code
+    run.main()
+    assert measured == [1, 2, 3, 4], "also where the record itself lacks a case"
+    assert record.read(tmp_path / "zoo.json")["provenance"]["begun_at"] == "a" * 40
 
 
 def test_rows_of_other_code_are_not_kept(tmp_path):
