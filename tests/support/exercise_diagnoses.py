@@ -11,7 +11,7 @@ from exercise_checks import SEEDS, drawn_for, judged_alone
 
 
 def test_no_mutant_passes_by_luck(judge, exercise, mutant, monkeypatch):
-    _, check, says, source, _ = mutant
+    check, says, source = mutant.check, mutant.says, mutant.source
     if check == "compiles" or (check == "-" and re.search("Error(Impl)?: ", says)):
         return  # neither the compiler nor an exception depends on the inputs
     drawn = {seed: drawn_for(exercise, seed) for seed in SEEDS}

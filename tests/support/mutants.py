@@ -11,6 +11,10 @@ r"""Wrong answers (mutants): each is an exercise's solution with a few things wr
 `says`; a long one is a list of its parts. In it, `line {tl.store}` is the number of the mutant's line with `tl.store`.
 No message may match `never`, where there is one: another mistake's words, which an effect of this one has called up.
 
+The interpreter rejects every mutant. Where a GPU alone is asked, one with `no_trace` may pass: its sentence, or a list
+of the sentence's parts, says why the numbers on a GPU do not show the mistake, or not every time. A GPU test wants all
+others rejected. Another table's mutant of the same name is another mutant, and needs a reason of its own.
+
 `changes` are made one after the other. Each is [old, new] or [old, new, how often `old` is there]. An answer that has
 little in common with the solution gives an `answer` instead: the lines that stand between the solution's markers.
 """
@@ -43,6 +47,7 @@ class Row(msgspec.Struct, forbid_unknown_fields=True):
     changes: list[Change] = []
     answer: str = ""
     never: str = ""
+    no_trace: str | list[str] | None = None
 
 
 class Mutant(NamedTuple):
@@ -51,6 +56,7 @@ class Mutant(NamedTuple):
     says: str
     source: str
     never: str
+    no_trace: str  # why a GPU does not show it; empty if a GPU must reject it
 
 
 @functools.cache
@@ -58,13 +64,23 @@ def of(exercise: str) -> dict[str, Mutant]:
     """The mutants of an exercise by their names. Raises ValueError if one does not fit the solution."""
     (found,) = manifest.find(exercise)
     cell = cells.of_notebook(ROOT / "solutions" / f"{exercise}.ipynb", found.function)
-    return made((MUTANTS / f"{exercise}.toml").read_text(encoding="utf-8"), cell)
+    return made((MUTANTS / f"{exercise}.toml").read_text(encoding="utf-8"), cell, gpu=found.gpu)
 
 
-def made(table: str, cell: str) -> dict[str, Mutant]:
-    """The mutants in the text of a table, made from the cell of a solution."""
+def made(table: str, cell: str, *, gpu: bool = True) -> dict[str, Mutant]:
+    """The mutants in the text of a table, made from the cell of a solution. `gpu`: whether it is checked on a GPU."""
     rows = msgspec.convert(tomllib.loads(table), dict[str, Row])
+    for name, row in rows.items():
+        if row.no_trace is not None:
+            _refuse_no_reason(name, "".join(row.no_trace), gpu)
     return {name: _mutant(name, row, stubs.solution_lines(cell)) for name, row in rows.items()}
+
+
+def _refuse_no_reason(name, reason, gpu):
+    if not gpu:
+        raise ValueError(f"mutant {name}: no answer to this exercise runs on a GPU, so `no_trace` says nothing")
+    if not re.fullmatch(r"[A-Z](?=(\S* ){4})[^\n]*\S\.", reason):
+        raise ValueError(f"mutant {name}: `no_trace` must be a sentence that says why, got {reason!r}")
 
 
 def _mutant(name, row, lines):
@@ -79,7 +95,7 @@ def _mutant(name, row, lines):
         says = re.sub(r"(?<=line )\{(.+?)\}", lambda code: _line_of(code[1], source), "".join(row.says))
     except (ValueError, SyntaxError) as error:
         raise ValueError(f"mutant {name}: {error}") from error
-    return Mutant(name, row.check, says, source, row.never)
+    return Mutant(name, row.check, says, source, row.never, "".join(row.no_trace or ""))
 
 
 def _with_answer(lines, answer):

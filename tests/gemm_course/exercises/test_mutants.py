@@ -67,3 +67,24 @@ def test_a_line_has_to_be_clear(code, lines):
     row = ROW.replace("'a'", f"'line {{{code}}}: a'") + "changes = [['+=', '=']]"
     with pytest.raises(ValueError, match=f"mutant one: `says` needs one line with '{code}', and there are {lines}"):
         mutants.made(row, CELL)
+
+
+def test_the_reason_for_no_trace_is_kept():
+    row = ROW + "changes = [['+=', '=']]\nno_trace = ['Both sums are ', 'the same.']\n"
+    assert mutants.made(row, CELL)["one"].no_trace == "Both sums are the same."
+    assert mutants.made(ROW + "changes = [['+=', '=']]", CELL)["one"].no_trace == ""
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["''", "[]", "['']", "' '", "'yes'", "'Race.'", "'both sums are the same.'", "'Both sums are the same'", "'.'"],
+)
+def test_no_trace_needs_a_sentence(reason):
+    with pytest.raises(ValueError, match="mutant one: `no_trace` must be a sentence that says why, got"):
+        mutants.made(f"{ROW}changes = [['+=', '=']]\nno_trace = {reason}\n", CELL)
+
+
+def test_no_trace_needs_an_exercise_on_a_gpu():
+    row = ROW + "changes = [['+=', '=']]\nno_trace = 'Both sums are the same.'\n"
+    with pytest.raises(ValueError, match="mutant one: no answer to this exercise runs on a GPU"):
+        mutants.made(row, CELL, gpu=False)
