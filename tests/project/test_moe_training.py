@@ -7,7 +7,7 @@ import pytest
 import moe_training
 from course_kernels.bench.interface import WrongResult
 
-pytest.importorskip("transformers", reason="the extra `transformers` is not installed")
+pytest.importorskip("transformers", minversion="5.24", reason="needs transformers 5.24 or later")
 
 SMALL = dict(
     hidden_size=64, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=2, num_attention_heads=4,

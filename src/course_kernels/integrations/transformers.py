@@ -20,19 +20,17 @@ from torch.nn.functional import ScalingType
 from course_kernels.contexts import refuse_transforms
 from course_kernels.fp8.quantize import quantize_1x128
 from course_kernels.fp8.scaled import scaled_grouped_mm
+from course_kernels.integrations import check_transformers
 from course_kernels.kernels.codes import Activation, Function
 from course_kernels.moe.api import moe_feed_forward
 from course_kernels.moe.lora import Lora
 from course_kernels.moe.routing import Routing
 from course_kernels.packed.api import grouped_mm
 
-try:
-    from transformers import activations
-    from transformers.integrations import finegrained_fp8, moe
-except ImportError as error:
-    raise ImportError(
-        "course_kernels.integrations.transformers needs transformers 5.24: install this package's extra `transformers`"
-    ) from error
+check_transformers()
+
+from transformers import activations  # noqa: E402 (after the check)
+from transformers.integrations import finegrained_fp8, moe  # noqa: E402
 
 NAME = "course_kernels"
 _BLOCK = 128

@@ -7,9 +7,16 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.functional import pad
-from transformers.distributed.expert_parallel import EPImplementation, EPImplementationInterface
 
 from course_kernels.distributed import ExpertParallel
+from course_kernels.integrations import check_transformers
+
+check_transformers()
+
+from transformers.distributed.expert_parallel import (  # noqa: E402 (after the check)
+    EPImplementation,
+    EPImplementationInterface,
+)
 
 
 class CourseKernelsEP(EPImplementation):

@@ -15,6 +15,7 @@ from course_kernels.moe.launching import Launch
 from course_kernels.validation import check_dense
 
 FEW = 2048  # entries that are compared with each other, all with all
+FEW_BLOCKS = 16, 512  # entries of a program there, and those that it compares them with at a time
 CHUNK = 128  # entries that a program counts or places
 
 
@@ -116,10 +117,10 @@ class Sorting:
             return Launch("moe_routing", f"{name}_kernel", programs, tokens, tensors, **numbers)
 
         if self._few:
-            block = 64
+            block, others = FEW_BLOCKS
             programs = -(-self._count // block) + -(-num_experts // block)
             tensors = ("ids_ptr", "offs_ptr", *order)
-            self._sort = step("sort_few", programs, tensors, **common, BLOCK=block, BLOCK_J=64)
+            self._sort = step("sort_few", programs, tensors, **common, BLOCK=block, BLOCK_J=others)
             return
         self._steps = (
             step("count", chunks, ("ids_ptr", "counts_ptr"), **common, CHUNK=CHUNK, BLOCK_E=32),

@@ -11,7 +11,7 @@ import sys
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="the extra `transformers` is not installed")
+pytest.importorskip("transformers", minversion="5.24", reason="needs transformers 5.24 or later")
 
 import transformers
 
@@ -432,7 +432,19 @@ def test_nothing_else_imports_transformers():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_transformers_it_says_what_to_install():
-    code = "import sys; sys.modules['transformers'] = None; import course_kernels.integrations.transformers"
+OLD = "import importlib.metadata as m; m.version = lambda name, of=m.version: '5.9' if name == 'transformers' else of(name)"
+
+
+@pytest.mark.parametrize("module", ["transformers", "transformers_ep"])
+@pytest.mark.parametrize(
+    "before, got",
+    [("import sys; sys.modules['transformers'] = None", "No module named"), (OLD, "found transformers==5.9")],
+    ids=["none", "old"],
+)
+def test_without_a_transformers_that_is_known_it_says_what_to_install(module, before, got):
+    code = f"{before}; import course_kernels.integrations.{module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "install this package's extra `transformers`" in done.stderr
+    said = done.stderr.strip().splitlines()[-1]
+    assert said.startswith("ImportError: course_kernels.integrations needs transformers 5.24 (")
+    assert got in said
+    assert said.endswith(runtime.INSTALL_EXTRA.format("transformers"))

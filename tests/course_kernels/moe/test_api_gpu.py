@@ -67,8 +67,7 @@ def test_other_activations(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
-def test_other_dtypes(dtype, monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+def test_other_dtypes(dtype):
     made = make(512, 256, 192, 8, 2, dtype=dtype)
     made.ids = balanced(made, 8)
     check(made)

@@ -164,7 +164,7 @@ def test_few_clusters_beside_one_another(device, config, cluster):
     for _ in range(10):
         for product, stream, found, counter in zip(products, streams, outs, counters):
             with torch.cuda.stream(stream):
-                a, b, (offs,) = product.operands[:3]
+                a, b, offs = product.operands.a, product.operands.b, product.operands.offs
                 found.append(product.out())
                 function(a, b, found[-1], offs, 44 // cluster, None, None, counter)
     torch.cuda.synchronize()
