@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import time_model
-from course_kernels.bench.tuning import sweep
+from course_kernels.bench.tuning import config_times
 from course_kernels.engine.tuning import Kind
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
 
@@ -29,8 +29,8 @@ def measure() -> dict:
     where a result is wrong."""
     among = {Kind("m", "k"): STEPS}
     rows = time_model.rows()
-    sweep.compile_ahead(rows, ("forward",), among)
-    found = sweep.measure(rows, ("forward",), seconds=SECONDS, among=among)
-    if failed := sweep.failures(found):
+    config_times.compile_ahead(rows, ("forward",), among)
+    found = config_times.measure(rows, ("forward",), seconds=SECONDS, among=among)
+    if failed := config_times.failures(found):
         raise AssertionError(f"wrong or failed: {failed}")
     return {"rows": found}

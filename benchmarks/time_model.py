@@ -24,7 +24,7 @@ import torch
 from course_kernels import runtime
 from course_kernels.bench import record, zoo
 from course_kernels.bench.rows import Row
-from course_kernels.bench.tuning import fit, sweep, tune
+from course_kernels.bench.tuning import config_times, fit, tune
 from course_kernels.engine.tuning import Gpu, gpu_constants
 
 # Records of 16-bit products; those of 8-bit ones have another name.
@@ -50,28 +50,28 @@ def rows() -> list[Row]:
                 for turn, projection in enumerate(zoo.PROJECTIONS):
                     routing = "random" if (number + place + turn) % 3 == 0 else "zipf"
                     found.append(zoo.row_of(part, tokens, routing, projection))
-    found += sweep.random_rows(_RANDOM_ROWS)
-    found += sweep.random_rows(_FEW_GROUPS, most_flops=tune.MOST_FLOPS, few_groups=True)
+    found += config_times.random_rows(_RANDOM_ROWS)
+    found += config_times.random_rows(_FEW_GROUPS, most_flops=tune.MOST_FLOPS, few_groups=True)
     found = [row for row in found if row.flops <= tune.MOST_FLOPS]
     random.Random(1).shuffle(found)
     return found
 
 
 def measure() -> dict:
-    """Measure the record of 16-bit products with ``sweep.measure``. Raises AssertionError if a result is wrong."""
-    return _measured(rows(), sweep.PASSES, SECONDS)
+    """Measure the record of 16-bit products by ``config_times.measure``. Raises AssertionError if a result is wrong."""
+    return _measured(rows(), config_times.PASSES, SECONDS)
 
 
 def measure_8_bit() -> dict:
     """Measure the record of 8-bit products: a third of the rows whose N and K suit descriptors."""
     suited = [row for row in rows() if row.N % 16 == row.K % 16 == 0]
-    return _measured(suited[: len(suited) // 3], sweep.PASSES_8_BIT, SECONDS_8_BIT)
+    return _measured(suited[: len(suited) // 3], config_times.PASSES_8_BIT, SECONDS_8_BIT)
 
 
 def _measured(among: list[Row], passes: tuple[str, ...], seconds: float) -> dict:
-    sweep.compile_ahead(among, passes)
-    found = sweep.measure(among, passes, seconds=seconds)
-    if failed := sweep.failures(found):
+    config_times.compile_ahead(among, passes)
+    found = config_times.measure(among, passes, seconds=seconds)
+    if failed := config_times.failures(found):
         raise AssertionError(f"wrong or failed: {failed}")
     gpu = Gpu.of(runtime.Device.of(runtime.device()))
     return {"gpu": gpu._replace(bandwidth=round(gpu.bandwidth, 3))._asdict(), "rows": found}
@@ -102,7 +102,7 @@ def compare(path: pathlib.Path, records: list[dict]) -> str:
     mine, lines = gpu_constants.read(path), []
     for content in records:
         gpu = gpu_of(content)
-        theirs = {kind: gpu_constants.source_for(gpu, kind).candidates for kind in sweep.KIND_OF_PASS.values()}
+        theirs = {kind: gpu_constants.source_for(gpu, kind).candidates for kind in config_times.KIND_OF_PASS.values()}
         found = fit.samples(content["rows"], tune.sources(content["rows"]))
         lines.append(tune.compared_in_words(tune.compared(found, mine.candidates, theirs, gpu)))
     return "\n".join(lines)

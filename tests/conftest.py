@@ -17,7 +17,7 @@ from gemm_course.runner import interpreter
 
 # The library's tests, those on a GPU among them, need torch, Triton and pytest. Those of the course need its packages.
 if importlib.util.find_spec("msgspec") is None:
-    left_out = ("browser", "browser_exercise", "environment", "explore", "site", "site_lessons")
+    left_out = ("browser", "browser_exercise", "environment", "explore", "site", "site_lessons_page")
     collect_ignore = ["gemm_course", *(f"project/test_{name}.py" for name in left_out)]
 
 

@@ -31,7 +31,7 @@ from urllib.parse import unquote
 
 import course_kernels
 import render
-import site_lessons
+import site_lessons_page
 import site_plots
 from gemm_course.exercises import manifest
 from gemm_course.notebook import stubs
@@ -323,7 +323,7 @@ def gather(folder: Path) -> None:
     """Write everything that Sphinx reads into a folder, which is made anew."""
     shutil.rmtree(folder, ignore_errors=True)
     gathered = Gathered(folder)
-    site_lessons.lessons(gathered)
+    site_lessons_page.lessons(gathered)
     exercises(gathered)
     reference(gathered)
     pages(gathered)

@@ -51,7 +51,6 @@ TESTED_ELSEWHERE = {
     "course_kernels.distributed.wire": "course_kernels/distributed/test_overlap.py",
     "course_kernels.kernels.cute_sm90.compilation": "course_kernels/kernels/cute_sm90/test_kernel.py",
     "course_kernels.kernels.cute_sm90.block_scales": "course_kernels/kernels/cute_sm90/test_blockwise.py",
-    "course_kernels.kernels.cute_sm90.epilogues.activations": "course_kernels/kernels/cute_sm90/test_layer_gpu.py",
     "course_kernels.kernels.cute_sm90.epilogues.gated": "course_kernels/kernels/cute_sm90/test_layer.py",
     "course_kernels.kernels.cute_sm90.epilogues.scaled": "course_kernels/kernels/cute_sm90/test_kernel.py",
     "course_kernels.kernels.cute_sm90.epilogues.store": "course_kernels/kernels/cute_sm90/test_kernel.py",
@@ -121,7 +120,7 @@ LATE_IMPORTS = {
         gemm_course.cli.check gemm_course.judging.judge
         gemm_course.cli.doctor gemm_course.judging.judge
         gemm_course.cli.tune course_kernels.bench.record
-        gemm_course.cli.tune course_kernels.bench.tuning.sweep
+        gemm_course.cli.tune course_kernels.bench.tuning.config_times
         gemm_course.cli.tune course_kernels.bench.tuning.tune
         gemm_course.cli.tune course_kernels.engine.tuning
         gemm_course.cli.tune course_kernels.engine.tuning.gpu_constants

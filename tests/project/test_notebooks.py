@@ -26,7 +26,7 @@ pytest.importorskip("jupytext", reason="needs nbformat and jupytext: pip install
 pytest.importorskip("msgspec", reason="needs msgspec: pip install '.[course,dev]'")
 
 import render  # noqa: E402
-import site_lessons  # noqa: E402
+import site_lessons_page  # noqa: E402
 
 SOURCES = sorted(render.SOURCES.glob("*.py"))
 NOTEBOOKS = sorted(render.NOTEBOOKS.glob("*.ipynb"))
@@ -231,7 +231,7 @@ def prose_of(path):
 def definitions(path, folder):
     """A lesson's functions and constants, without running its other cells."""
     file = folder / path.name
-    file.write_text(site_lessons.as_script(path), "utf-8")
+    file.write_text(site_lessons_page.as_script(path), "utf-8")
     found = importlib.util.spec_from_file_location(f"lesson_{path.stem}", file)
     lesson = importlib.util.module_from_spec(found)
     found.loader.exec_module(lesson)

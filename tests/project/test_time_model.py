@@ -8,7 +8,7 @@ import pytest
 
 import time_model as program
 from course_kernels.bench import record, zoo
-from course_kernels.bench.tuning import fit, sweep, tune
+from course_kernels.bench.tuning import config_times, fit, tune
 from course_kernels.engine.tuning import Gpu, Kind, gpu_constants
 from course_kernels.engine.tuning.candidates import by_name
 from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
@@ -36,7 +36,7 @@ def of_8_bits(few):
             for blocks in ("", " blocks")
         }
         for pass_name, made in us.items():
-            for number, each in enumerate(by_name(sweep.KIND_OF_PASS[pass_name])):
+            for number, each in enumerate(by_name(config_times.KIND_OF_PASS[pass_name])):
                 made["us"][each] = 5.0 + number + len(entry["sizes"]) * entry["N"] * entry["K"] / 4e6
         rows[name] = about | us
     return few | {"rows": rows, "provenance": few["provenance"] | {"date": "2026-12-24"}}
@@ -76,13 +76,13 @@ def test_the_program_writes_what_the_library_reads(tmp_path, monkeypatch, capsys
 
 def test_rows_of_8_bits_are_measured_within_their_time(monkeypatch):
     asked = []
-    monkeypatch.setattr(sweep, "compile_ahead", lambda rows, passes: asked.append((rows, passes)))
-    monkeypatch.setattr(sweep, "measure", lambda rows, passes, seconds: asked.append((rows, passes, seconds)) or {})
+    monkeypatch.setattr(config_times, "compile_ahead", lambda rows, passes: asked.append((rows, passes)))
+    monkeypatch.setattr(config_times, "measure", lambda *given, seconds: asked.append((*given, seconds)) or {})
     monkeypatch.setattr(Gpu, "of", classmethod(lambda cls, device: cls("sm_90", 132, 4.8141)))
     assert program.measure_8_bit() == {"gpu": Gpu("sm_90", 132, 4.814)._asdict(), "rows": {}}
     (rows, passes), measured = asked
     assert measured == (rows, passes, program.SECONDS_8_BIT)
-    assert passes == sweep.PASSES_8_BIT
+    assert passes == config_times.PASSES_8_BIT
     assert all(row.N % 16 == row.K % 16 == 0 for row in rows)
     assert 100 < len(rows) < 200
     assert any(row.name.startswith("random") for row in rows)
@@ -90,8 +90,8 @@ def test_rows_of_8_bits_are_measured_within_their_time(monkeypatch):
 
 def test_a_wrong_configuration_ends_the_measurement(monkeypatch):
     wrong = {"row": {"forward fp8": {"us": {}, "failed": {"cute": "ValueError: 1 of 2 elements are wrong"}}}}
-    monkeypatch.setattr(sweep, "compile_ahead", lambda rows, passes: None)
-    monkeypatch.setattr(sweep, "measure", lambda rows, passes, seconds: wrong)
+    monkeypatch.setattr(config_times, "compile_ahead", lambda rows, passes: None)
+    monkeypatch.setattr(config_times, "measure", lambda rows, passes, seconds: wrong)
     with pytest.raises(AssertionError, match=r"row, forward fp8.*1 of 2 elements are wrong"):
         program.measure_8_bit()
 

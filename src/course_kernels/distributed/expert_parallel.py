@@ -12,17 +12,15 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from course_kernels import runtime
 from course_kernels.contexts import refuse_tangents, refuse_transforms
-from course_kernels.distributed.motion import Choices, Transport, combine, dispatch, settled, through
+from course_kernels.distributed.motion import Choices, combine, dispatch, settled, through
 from course_kernels.distributed.overlap import overlapped
 from course_kernels.distributed.plan import Homes, Plan
-from course_kernels.distributed.transports.all_to_all import AllToAll
-from course_kernels.distributed.transports.symmetric import Symmetric
+from course_kernels.distributed.transports import TRANSPORTS, Transport
+from course_kernels.distributed.transports.transport import Direct
 from course_kernels.moe.parallel import Kernels, Layer
 from course_kernels.moe.routing import check_ids
 from course_kernels.schedule import Cluster, ExpertLayer, LayerTime, layer_time
 from course_kernels.validation import check_dense
-
-TRANSPORTS = ("auto", "all_to_all", "symmetric")
 
 _BETWEEN_GRAPHS = "expert parallelism, whose splits the host reads, runs between two graphs"
 _TRANSFORMS = "expert parallelism", "use backward()"  # for ``refuse_transforms``
@@ -112,7 +110,7 @@ class ExpertParallel:
         chunks: int = 1,
     ):
         if transport not in TRANSPORTS:
-            raise ValueError(f"transport must be one of {TRANSPORTS}, got {transport!r}")
+            raise ValueError(f"transport must be one of {tuple(TRANSPORTS)}, got {transport!r}")
         if isinstance(mesh_or_group, DeviceMesh):
             if mesh_or_group.ndim != 1:
                 names = mesh_or_group.mesh_dim_names or ()
@@ -138,20 +136,7 @@ class ExpertParallel:
             raise ValueError(f"chunks must be an int of at least 1, got {chunks!r}")
         self.num_experts, self.num_local_experts, self.chunks = num_experts, num_experts // ranks, chunks
         self.rank = self.group.rank()
-        self.transport: Transport
-        if transport == "symmetric":
-            if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
-                raise ValueError(f'max_tokens must be an int of at least 1 with "symmetric", got {max_tokens!r}')
-            if "nccl" not in dist.get_backend(self.group):
-                raise ValueError(
-                    f'transport must be "all_to_all" for a group of {dist.get_backend(self.group)}: "symmetric" is for '
-                    "GPUs"
-                )
-            self.transport = Symmetric(self.group, self.num_local_experts, max_tokens)
-        elif max_tokens is not None:
-            raise ValueError(f'max_tokens must be None with "{transport}", got {max_tokens!r}')
-        else:
-            self.transport = AllToAll(self.group, self.num_local_experts)
+        self.transport: Transport = TRANSPORTS[transport].of(self.group, self.num_local_experts, max_tokens)
 
     def __repr__(self) -> str:
         return f"ExpertParallel({self.num_experts} experts over {self.group.size()} ranks)"
@@ -247,13 +232,13 @@ class ExpertParallel:
         """Raise where a plan cannot be of these experts, ranks and transport."""
         ranks, local = self.group.size(), plan.routing.ends.shape[0]
         sources = ranks if plan.matrix is None else len(plan.matrix)
-        symmetric = isinstance(plan.sends, Homes)
-        if (sources, local) != (ranks, self.num_local_experts) or symmetric != isinstance(self.transport, Symmetric):
+        direct = isinstance(plan.sends, Homes)
+        if (sources, local) != (ranks, self.num_local_experts) or direct != isinstance(self.transport, Direct):
             of_ranks = "" if plan.matrix is None else f" over {sources} ranks"
             raise ValueError(
                 f"{name} must be of the same ExpertParallel, {self.num_local_experts} experts a rank over {ranks} "
                 f"ranks, got another's plan, of {local} experts a rank{of_ranks}"
-                + (' with transport "symmetric"' if symmetric else "")
+                + (' with transport "symmetric"' if direct else "")
             )
 
     @runtime.outside_graphs(_BETWEEN_GRAPHS)
@@ -291,7 +276,7 @@ class ExpertParallel:
         on their way."""
         if plan is None and self.chunks > 1:
             return overlapped(self, layer, x, settled(top_k_index), top_k_weights, self.chunks)
-        if kernels is not None and isinstance(self.transport, Symmetric):
+        if kernels is not None and isinstance(self.transport, Direct):
             return through(kernels, self.transport, self._journey(x, top_k_index, top_k_weights, plan, "routing"))
         rows, choices, handle = self._dispatched(x, top_k_index, top_k_weights, plan, "routing")
         return self.combine(layer(rows, choices.weights, choices.routing), handle)

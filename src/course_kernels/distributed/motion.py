@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,9 +10,10 @@ from torch.autograd.function import once_differentiable
 
 from course_kernels.contexts import wants_grad
 from course_kernels.distributed.plan import Arrived, Plan
+from course_kernels.distributed.transports.transport import Direct, Transport
 from course_kernels.distributed.wire import settling
 from course_kernels.moe import Routing, fp8_layer, layer
-from course_kernels.moe.form import Arriving, Operands
+from course_kernels.moe.form import Operands
 from course_kernels.moe.parallel import Kernels
 from course_kernels.moe.steps import uncombined
 from course_kernels.moe.torch_ops import ONCE, collected, prepared
@@ -30,24 +31,6 @@ class Choices(NamedTuple):
     index: Tensor
     weights: Tensor
     routing: Routing
-
-
-class Transport(Protocol):
-    """A way between ranks."""
-
-    def plan(self, top_k_index: Tensor) -> Plan:
-        """Route tokens, and agree with all ranks on it."""
-        ...
-
-    def scatter(self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor) -> Arrived:
-        """Send tokens (T, H) to their ranks, and float32 weights (T, k) along, if given. The journey is a plan, or ids
-        (T, k) to plan by; all ranks give the same one of both."""
-        ...
-
-    def collect(self, rows: Tensor | None, values: Tensor | None, plan: Plan) -> tuple[Tensor | None, Tensor | None]:
-        """Return rows (R, H) to their tokens' ranks and sum each token's: (T, H). And float32 values (R, k) to their
-        choices: (T, k). All ranks give both, or the same one of them."""
-        ...
 
 
 class _Dispatch(torch.autograd.Function):
@@ -89,25 +72,6 @@ def dispatch(x: Tensor, weights: Tensor, transport: Transport, journey: Plan | T
 def combine(rows: Tensor, transport: Transport, plan: Plan) -> Tensor:
     """Return results (R, H) to the ranks of their tokens, and sum them there: (T, H), differentiable."""
     return _Combine.apply(rows, transport, plan)
-
-
-class Direct(Transport, Protocol):
-    """A transport between memories, which can sum on the way: ``transports.symmetric.Symmetric``."""
-
-    def arrive(
-        self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor
-    ) -> tuple[Arrived, Arriving | None]:  # fmt: skip
-        """``scatter`` without copies: its rows and weights are there until the next use. Rows may be arriving; all else
-        is there."""
-        ...
-
-    def collect(
-        self, rows: Tensor | None, values: Tensor | None, plan: Plan, of_experts: bool = False,
-        weights: Tensor | None = None,
-    ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
-        """As above. With ``of_experts``, rows are those of experts: each token's are summed on the way, times the
-        ``weights`` (R, k), if given."""
-        ...
 
 
 class _Through(torch.autograd.Function):

@@ -15,7 +15,8 @@ from course_kernels.config import GemmConfig, LaunchOptions
 from course_kernels.engine import low_rank
 from course_kernels.engine.access import Access, batch_access, flat_rows, load_access, ragged_access
 from course_kernels.engine.product import Epilogue, Gated, Problem, Product
-from course_kernels.engine.scaling import BLOCK, Blocks, Lines, blocks_restart, is_outer
+from course_kernels.engine.scale_blocks import blocks_restart
+from course_kernels.engine.scaling import BLOCK, Blocks, Lines, is_outer
 from course_kernels.engine.tuning import Extents, Gpu, Kind, choose, log_choice
 from course_kernels.engine.tuning.fallback_rules import FEW_GATHERED
 from course_kernels.kernels.codes import FunctionName, Layout, Scales, Schedule, compared_groups

@@ -11,9 +11,8 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from course_kernels.kernels.codes import SCALE_BLOCK
+from course_kernels.engine.scale_blocks import BLOCK, blocks_restart, padded_columns
 
-BLOCK = SCALE_BLOCK
 ROW = "row"
 LINE, SQUARE = f"1x{BLOCK}", f"{BLOCK}x{BLOCK}"
 # Lines of the ragged extent are scaled one by one, because a group begins anywhere.
@@ -131,11 +130,6 @@ def check_factors(name: str, scale, like: str, device: torch.device) -> None:
         raise ValueError(f"{name} must be on the device of {like}, {device}, got {scale.device}")
 
 
-def padded_columns(total: int, groups: int) -> int:
-    """Columns of the scales of mode "k" if group g begins at column ``offs[g-1] // 128 + g``."""
-    return total // BLOCK + groups
-
-
 def _blocks(extent: int) -> int:
     return -(-extent // BLOCK)
 
@@ -215,11 +209,6 @@ def check_block_scales(
             "at every group in both or in none"
         )
     return tuple(found)
-
-
-def blocks_restart(scale_a: Tensor, total: int, groups: int) -> bool:
-    """Whether the blocks of checked scales of mode "k" restart at every group, by the number of columns."""
-    return scale_a.shape[1] == padded_columns(total, groups)
 
 
 def is_outer(scale: Tensor) -> bool:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from course_kernels.engine.access import unshuffled
 from course_kernels.engine.product import Problem, Product
-from course_kernels.engine.scaling import BLOCK, Scaling, blocks_restart, dequantized
+from course_kernels.engine.scale_blocks import BLOCK, blocks_restart, first_column
+from course_kernels.engine.scaling import Scaling, dequantized
 
 
 class Plan:
@@ -87,7 +88,7 @@ def _block_factors(problem: Problem, scaling: Scaling, g: int, part: slice, exte
     if problem.block_lines[1] == BLOCK:
         scale_b = scale_b.mT
     if problem.mode == "k":
-        first = part.start // BLOCK + (g if blocks_restart(scale_a, extent, problem.G) else 0)
+        first = first_column(part.start, g if blocks_restart(scale_a, extent, problem.G) else 0)
         of_group = slice(first, first - (part.start - part.stop) // BLOCK)
         return scale_a[:, of_group], scale_b[:, of_group]
     rows = scale_a if problem.mode == "m" else scale_a[g]

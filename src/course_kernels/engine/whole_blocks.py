@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from course_kernels import runtime
-from course_kernels.engine.scaling import BLOCK, padded_columns
+from course_kernels.engine.scale_blocks import BLOCK, first_column, padded_columns
 from course_kernels.kernels.codes import compared_groups
 
 
@@ -77,7 +77,7 @@ def pack_by_torch(values: Tensor, offs: Tensor, scale: Tensor) -> WholeBlocks:
     g = torch.searchsorted(lasts, to, right=True)
     inside, g = g < offs.shape[0], g.clamp(max=offs.shape[0] - 1)
     in_group = to - (lasts - blocks)[g]
-    column = torch.where(inside, starts[g] // BLOCK + g + in_group, 0)
+    column = torch.where(inside, first_column(starts[g], g) + in_group, 0)
     made.scale.copy_(torch.where(inside, scale[:, column], 0.0))
     columns = torch.arange(BLOCK, dtype=torch.int64, device=values.device)
     at = ((starts[g] + in_group * BLOCK)[:, None] + columns).flatten()

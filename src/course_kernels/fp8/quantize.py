@@ -13,7 +13,7 @@ from course_kernels import runtime
 from course_kernels.contexts import is_compiling, is_plain, is_profiling
 from course_kernels.dtypes import FP8, FP8_E5M2, MAX_EXTENT, OUT_DTYPES
 from course_kernels.engine import whole_blocks
-from course_kernels.engine.scaling import BLOCK, padded_columns
+from course_kernels.engine.scale_blocks import BLOCK, first_column, padded_columns
 from course_kernels.engine.shared_checks import BACKENDS, check_offs
 from course_kernels.packed import sharding
 from course_kernels.packed.checks import ends_of
@@ -327,7 +327,7 @@ def _lines_by_torch(x: Tensor, offs: Tensor | None, power_of_two: bool, q: Tenso
         starts = torch.cat([offs.new_zeros(1), offs]).long().clamp(0, x.shape[-1])
         group = torch.searchsorted(starts[1:], at, right=True)
         inside = group < offs.shape[0]
-        column = starts[group] // BLOCK + group + (at - starts[group]) // BLOCK
+        column = first_column(starts[group], group) + (at - starts[group]) // BLOCK
         column = torch.where(inside, column.clamp(max=columns - 1), columns)
         magnitudes = torch.where(inside, magnitudes, 0.0)
     used = torch.zeros(columns + 1, dtype=torch.bool, device=x.device).index_fill(0, column, True)[:columns]

@@ -31,6 +31,18 @@ Recipe: TypeAlias = Literal["rowwise", "blockwise"]
 RECIPES: tuple[Recipe, ...] = get_args(Recipe)
 
 
+def scales_whole_lines(recipe: str) -> bool:
+    """Whether a recipe has a factor for each whole line, and not for each block of it. All code of float8 asks here.
+
+    Raises:
+        ValueError: neither is known of this recipe.
+    """
+    known = {"rowwise": True, "blockwise": False}
+    if recipe not in known:
+        raise ValueError(f"recipe must be one of {tuple(known)}, got {recipe!r}")
+    return known[recipe]
+
+
 def to_fp8_then_scaled_grouped_mm(
     mat_a: Tensor,
     mat_b: Tensor,
@@ -113,7 +125,7 @@ def _check(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype) -> None:
         raise ValueError(f"recipe must be one of {RECIPES}, got {recipe!r}")
     if out_dtype is not None and out_dtype not in OUT_DTYPES:
         raise TypeError(f"out_dtype must be one of {OUT_DTYPES}, got {out_dtype!r}")
-    allowed = SCALED_DTYPES if recipe == "rowwise" else (FP8,)
+    allowed = SCALED_DTYPES if scales_whole_lines(recipe) else (FP8,)
     if grad_dtype not in allowed:
         raise TypeError(f"grad_dtype must be one of {allowed} with recipe {recipe!r}, got {grad_dtype!r}")
 
@@ -178,7 +190,7 @@ class _Rounding:
     """A recipe and its three products."""
 
     def __init__(self, recipe: str, power_of_two: bool, backend: str):
-        self._rowwise, self._backend = recipe == "rowwise", backend
+        self._rowwise, self._backend = scales_whole_lines(recipe), backend
         # There is no rounding kernel in CuTe DSL.
         self._rounds = dict(power_of_two=power_of_two, backend="auto" if backend == "cute" else backend)
 

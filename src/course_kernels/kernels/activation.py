@@ -13,6 +13,7 @@ SILU = tl.constexpr(int(Function.SILU))
 GELU = tl.constexpr(int(Function.GELU))
 GELU_TANH = tl.constexpr(int(Function.GELU_TANH))
 RELU = tl.constexpr(int(Function.RELU))
+RELU2 = tl.constexpr(int(Function.RELU2))
 ROOT_HALF = tl.constexpr(0.7071067811865476)
 ROOT_TAU = tl.constexpr(0.3989422804014327)  # 1 / sqrt(2 * pi)
 TANH_SCALE = tl.constexpr(0.7978845608028654)  # sqrt(2 / pi)
@@ -39,6 +40,7 @@ def value_and_slope(x, FUNCTION: tl.constexpr, ALPHA: tl.constexpr):
         value = tl.where(x < 0.0, 0.0, x)
         slope = tl.where(x > 0.0, 1.0, 0.0)
         if FUNCTION != RELU:
+            tl.static_assert(FUNCTION == RELU2, "an unknown Function")
             slope = 2.0 * value
             value = value * value
     return value, slope

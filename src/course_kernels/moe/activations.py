@@ -93,11 +93,13 @@ def activation_gradient(grad: Tensor, pre: Tensor, activation: Activation, inter
         kind = "tanh" if function is Function.GELU_TANH else "none"
         value = functional.gelu(limited, approximate=kind)
         slope = torch.ops.aten.gelu_backward(torch.ones_like(limited), limited, approximate=kind)
-    else:
+    elif function in (Function.RELU, Function.RELU2):
         value = functional.relu(limited)
         slope = (limited > 0).float()
         if function is Function.RELU2:
             value, slope = value.square(), 2 * value
+    else:
+        raise ValueError(f"an unknown Function: {function}")
     if limit is not None:
         slope = torch.where(gate <= limit, slope, 0.0)
     if up is None:

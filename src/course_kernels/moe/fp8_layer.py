@@ -22,6 +22,7 @@ from course_kernels.engine.gradient_layout import gradient_like, is_column_major
 from course_kernels.engine.plans import execute
 from course_kernels.engine.product import Product
 from course_kernels.engine.scaling import BLOCKS, LINES, ROW
+from course_kernels.fp8.training import scales_whole_lines
 from course_kernels.moe import steps, torch_steps
 from course_kernels.moe.form import Form, Gradients, Operands
 from course_kernels.moe.fp8_steps import Rounded, Rounding, dequantized
@@ -181,7 +182,7 @@ def _weight_gradient(
         left, right, written = right, left, out.mT
     product = Product.packed(
         left.values, right.values.mT, left.ends, None, left.factors, right.factors,
-        scaling=ROW if recipe == "rowwise" else LINES, accumulate=main_grad is not None,
+        scaling=ROW if scales_whole_lines(recipe) else LINES, accumulate=main_grad is not None,
     )  # fmt: skip
     execute(product, form.options._replace(out_dtype=out.dtype), written, check_call)
     if main_grad is None:

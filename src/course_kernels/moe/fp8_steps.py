@@ -14,9 +14,10 @@ from torch import Tensor
 
 from course_kernels.dtypes import FP8
 from course_kernels.engine import whole_blocks
-from course_kernels.engine.scaling import BLOCK, padded_columns
+from course_kernels.engine.scale_blocks import BLOCK, padded_columns
 from course_kernels.fp8.lines import UNACTIVATED, quantize_group_lines, quantize_lines
 from course_kernels.fp8.quantize import quantize_1x128, quantize_squares, quantize_whole_blocks
+from course_kernels.fp8.training import scales_whole_lines
 from course_kernels.kernels.codes import Activation
 from course_kernels.moe.activations import activate
 from course_kernels.moe.launching import launch
@@ -52,7 +53,7 @@ class Rounding(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """Whether a factor is of a whole line."""
-        return self.recipe == "rowwise"
+        return scales_whole_lines(self.recipe)
 
     def tokens(self, x: Tensor, routing: Routing, weights: Tensor | None = None) -> Rounded:
         """Round tokens x (T, H), each once, and give each row of experts its token's values (rows, H) and factors;

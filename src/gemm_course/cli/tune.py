@@ -50,13 +50,14 @@ def run(
         raise Stop(CANNOT, f"configurations are measured on a GPU, and torch sees none here; {_LIST}")
     try:
         from course_kernels.bench import record as records
-        from course_kernels.bench.tuning import sweep, tune
+        from course_kernels.bench.tuning import config_times, tune
         from course_kernels.engine.tuning import Gpu, gpu_constants
         from course_kernels.runtime import Device, supports_bf16
     except RuntimeError as error:  # no kernel can be defined here
         raise Stop(CANNOT, error) from None
     if only_list:
-        print(terminal.fit(f"constants: {gpu_constants.CONSTANTS}/*.json\npasses: {', '.join(sweep.KIND_OF_PASS)}"))
+        passes = ", ".join(config_times.KIND_OF_PASS)
+        print(terminal.fit(f"constants: {gpu_constants.CONSTANTS}/*.json\npasses: {passes}"))
         print(terminal.fit(terminal.columns([(row.name, row.title) for row in tune.compact_rows()], indent=2)))
         return OK
     device = torch.device("cuda", torch.cuda.current_device())

@@ -16,6 +16,7 @@ from course_kernels.codegen import TARGETS, Build
 from course_kernels.codegen.packed import specialize
 from course_kernels.dtypes import FP8
 from course_kernels.engine import whole_blocks
+from course_kernels.engine.scale_blocks import padded_columns
 from course_kernels.fp8 import quantize
 from course_kernels.kernels import quantize as kernels
 
@@ -76,7 +77,7 @@ def builds() -> tuple[Build, ...]:
             quantize_128x128(x, power_of_two=power_of_two)
             # Extents that are not multiples of 16: the kernel does not specialise for those of its depth.
             q = torch.empty(EXTENT, EXTENT + (not aligned), dtype=FP8)[: EXTENT - 12, : EXTENT - 12]
-            scale = torch.empty(whole_blocks.padded_columns(EXTENT, GROUPS), EXTENT - 12).mT
+            scale = torch.empty(padded_columns(EXTENT, GROUPS), EXTENT - 12).mT
             whole_blocks.pack(q, offs, scale)
             whole_blocks.pack(q.mT, offs, scale if aligned else None)
     return tuple(dict.fromkeys(made))

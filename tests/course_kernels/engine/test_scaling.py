@@ -10,7 +10,6 @@ from course_kernels.engine.scaling import (
     BLOCK_SCALINGS,
     block_lines,
     block_scale_shapes,
-    blocks_restart,
     check_scaling,
     dequantized,
     is_outer,
@@ -42,20 +41,6 @@ def test_shapes(mode, scaling, shapes):
     assert block_scale_shapes(mode, (300, 500, 200, 3), scaling) == shapes
 
 
-def test_groups_never_share_a_column():
-    """The columns of a group's blocks end before the next group's begin, and within the tensor."""
-    for total in (0, 1, 127, 128, 129, 384, 500):
-        for first in range(0, total + 1, 7):
-            for second in range(first, total + 1, 13):
-                ends, start, free = (first, second, total), 0, 0
-                for g, end in enumerate(ends):
-                    column = start // 128 + g
-                    assert column >= free
-                    free = column + -(-(end - start) // 128)
-                    start = end
-                assert free <= total // 128 + len(ends)
-
-
 def test_pairs_by_mode():
     for mode, scalings in BLOCK_SCALINGS.items():
         check_scaling("row", mode)
@@ -63,12 +48,6 @@ def test_pairs_by_mode():
             check_scaling(scaling, mode)
     with pytest.raises(ValueError, match="mode 'k': RowWise with RowWise, BlockWise1x128 with BlockWise1x128; got"):
         check_scaling("1x128 128x128", "k")
-
-
-def test_restarting_blocks_are_told_from_whole_ones():
-    assert blocks_restart(torch.zeros(5, 4), 384, 1)
-    assert not blocks_restart(torch.zeros(5, 3), 384, 1)
-    assert blocks_restart(torch.zeros(5, 3), 383, 1), "one group restarts where it begins"
 
 
 def test_outer_scales():

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from course_kernels import grouped_mm, runtime, to_fp8_then_scaled_grouped_mm
+from course_kernels.fp8 import training
 from course_kernels.testing import integers, reference
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
@@ -224,6 +225,14 @@ def test_errors(what):
     changes, error, message = ERRORS[what]
     with pytest.raises(error, match=message):
         to_fp8_then_scaled_grouped_mm(**(dict(mat_a=A, mat_b=B, offs=OFFS) | changes))
+
+
+def test_a_new_recipe_is_not_computed_as_one_of_the_others(monkeypatch):
+    assert [training.scales_whole_lines(recipe) for recipe in training.RECIPES] == [True, False]
+    monkeypatch.setattr(training, "RECIPES", (*training.RECIPES, "mx"))
+    a, b, _ = operands()
+    with pytest.raises(ValueError, match=r"recipe must be one of \('rowwise', 'blockwise'\), got 'mx'"):
+        to_fp8_then_scaled_grouped_mm(a, b, offs=OFFS, recipe="mx")
 
 
 @pytest.mark.gpu

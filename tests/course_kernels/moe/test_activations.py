@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from course_kernels.moe import ACTIVATIONS, Activation, Function
-from course_kernels.moe.activations import activate, activation_of, decode, encode
+from course_kernels.moe.activations import activate, activation_gradient, activation_of, decode, encode
 from moe_layers import activated
 
 
@@ -40,3 +40,20 @@ def test_integers_count_as_numbers():
     kind = activation_of(Activation(Function.SILU, alpha=2, limit=7, shift=1))
     assert kind == Activation(Function.SILU, alpha=2.0, limit=7.0, shift=1.0)
     assert decode(encode(kind)) == kind
+
+
+@pytest.mark.parametrize("function", Function)
+@pytest.mark.parametrize("gated", [True, False])
+def test_gradients(function, gated):
+    kind, made = Activation(function, gated), torch.Generator().manual_seed(0)
+    pre = torch.randn(5, 8, generator=made, requires_grad=True)
+    value = activate(pre, kind, False)
+    grad = torch.randn(value.shape, generator=made)
+    value.backward(grad)
+    assert torch.allclose(activation_gradient(grad, pre.detach(), kind, False), pre.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_an_unknown_function_has_no_gradient():
+    pre = torch.ones(2, 8)
+    with pytest.raises(ValueError, match="an unknown Function: 99"):
+        activation_gradient(pre[:, ::2], pre, Activation(99), False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from course_kernels.moe import fp8_checks
 from moe_layers import DEVICE, make
 
 FP8 = torch.float8_e4m3fn
@@ -57,3 +58,10 @@ def test_right_ones():
 def test_the_recipe():
     with pytest.raises(ValueError, match=r"fp8_recipe must be one of \('rowwise', 'blockwise'\) or None, got '1x128'"):
         make()(fp8_recipe="1x128")
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_a_new_recipe_is_not_computed_as_one_of_the_others(monkeypatch, backend):
+    monkeypatch.setattr(fp8_checks, "RECIPES", (*fp8_checks.RECIPES, "mx"))
+    with pytest.raises(ValueError, match=r"recipe must be one of \('rowwise', 'blockwise'\), got 'mx'"):
+        make(backend=backend)(fp8_recipe="mx")

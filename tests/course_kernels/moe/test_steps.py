@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import traceback
 
 import pytest
 import torch
 
 from course_kernels import runtime
-from course_kernels.moe import ACTIVATIONS, Routing, steps
-from course_kernels.moe.activations import activate
+from course_kernels.moe import ACTIVATIONS, Activation, Function, Routing, steps
+from course_kernels.moe.activations import activate, describe
 from course_kernels.testing import integers
 from moe_layers import DEVICE, assert_near, make
 
@@ -58,10 +59,9 @@ def test_gather(routing, dtype):
 
 
 @pytest.mark.usefixtures("nan")
-@pytest.mark.parametrize("name", ["swiglu", "relu2"])
+@pytest.mark.parametrize("kind", [*map(Activation, Function), ACTIVATIONS["relu2"]], ids=describe)
 @pytest.mark.parametrize("takes_turns", [False, True])
-def test_activation_and_its_gradient(routing, name, takes_turns):
-    kind = ACTIVATIONS[name]
+def test_activation_and_its_gradient(routing, kind, takes_turns):
     takes_turns = takes_turns and kind.gated
     made = torch.Generator().manual_seed(0)
     pre = torch.randn(TOKENS * TOP_K, COLS * (1 + kind.gated), generator=made).to(DEVICE)
@@ -88,6 +88,18 @@ def test_activation_and_its_gradient(routing, name, takes_turns):
     plain = steps.activation_gradient(grad, pre, routing, None, TOKENS, kind, takes_turns)
     assert plain[2] is None
     assert_near(split(routing, plain[1])[0], exact.detach(), torch.float32)
+
+
+def test_an_unknown_function_is_refused(routing):
+    pre, kind = torch.ones(TOKENS * TOP_K, 2 * COLS, device=DEVICE), Activation(99)
+    grad = pre[:, ::2].contiguous()
+    for call in (
+        lambda: steps.activate(pre, routing, TOKENS, kind, False),
+        lambda: steps.activation_gradient(grad, pre, routing, None, TOKENS, kind, False),
+    ):
+        with pytest.raises(Exception) as caught:
+            call()
+        assert "an unknown Function" in "".join(traceback.format_exception(caught.value))
 
 
 def test_combine_and_dots(routing):

@@ -1,4 +1,5 @@
-"""Fitting the time model: ``sweep`` measures configurations, ``fit`` fits constants, ``tune`` does both for a GPU.
+"""Fitting the time model: ``config_times`` measures configurations, ``fit`` fits constants, ``tune`` does both for a
+GPU.
 
 ``configured`` measures the configurations of the kernel in CuTe DSL as providers of a benchmark.
 """

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from course_kernels.bench.tuning.sweep import KIND_OF_PASS
+from course_kernels.bench.tuning.config_times import KIND_OF_PASS
 from course_kernels.engine.tuning import Extents, Gpu, Kind
 from course_kernels.engine.tuning import time_model as model
 from course_kernels.engine.tuning.candidates import Config, by_name
@@ -75,7 +75,8 @@ class Regret(NamedTuple):
 
 
 def samples(rows: Mapping[str, Mapping], source_of: Mapping[str, str]) -> list[Sample]:
-    """The products of rows of ``sweep.measure``; ``source_of``: row → published model; default: the row's own name."""
+    """The products of rows of ``config_times.measure``; ``source_of``: row → published model; by default the row's own
+    name."""
     found = []
     for name, entry in rows.items():
         total, groups = sum(entry["sizes"]), len(entry["sizes"])

@@ -14,7 +14,7 @@ from course_kernels import runtime
 from course_kernels.bench import zoo
 from course_kernels.bench.record import rows_on_lines
 from course_kernels.bench.rows import Row
-from course_kernels.bench.tuning import sweep
+from course_kernels.bench.tuning import config_times
 from course_kernels.bench.tuning.fit import FEWEST, Sample, fit, leave_one_out, regret, samples, summary
 from course_kernels.engine.tuning import Gpu, Kind, time_model
 from course_kernels.engine.tuning.candidates import Config, by_name
@@ -41,8 +41,8 @@ def compact_rows() -> list[Row]:
     """The rows that ``tune`` measures, in random order: random shapes, and layers of five models that judge the
     choices. All extents are multiples of 16, so that fewer kernels are compiled."""
     models = sorted({sources([row.name])[row.name] for row in zoo.compact()})
-    found = sweep.random_rows(_RANDOM_ROWS) + zoo.rows(models, _TOKENS, ("zipf",))
-    found += sweep.random_rows(_FEW_GROUPS, most_flops=MOST_FLOPS, few_groups=True)
+    found = config_times.random_rows(_RANDOM_ROWS) + zoo.rows(models, _TOKENS, ("zipf",))
+    found += config_times.random_rows(_FEW_GROUPS, most_flops=MOST_FLOPS, few_groups=True)
     found = [row for row in found if row.flops <= MOST_FLOPS and row.N % 16 == row.K % 16 == 0]
     random.Random(1).shuffle(found)
     return found
@@ -51,7 +51,7 @@ def compact_rows() -> list[Row]:
 def constants(
     rows: Mapping[str, Mapping], gpu: Gpu, provenance: Mapping, tell: Callable[[str], object] = print
 ) -> dict:
-    """Fit constants to rows of ``sweep.measure``; return them in the form of ``measured.read``.
+    """Fit constants to rows of ``config_times.measure``; return them in the form of ``measured.read``.
 
     Args:
         rows: entries by name.
@@ -113,17 +113,18 @@ def tune(
         tell: gets lines of progress, and at the end how good the choices are.
 
     Returns:
-        The wrong or failed calls, in the form of ``sweep.failures``. Their times are not used.
+        The wrong or failed calls, in the form of ``config_times.failures``. Their times are not used.
 
     Raises:
         ValueError: too few rows were measured to fit anything; the file is left as it was.
     """
-    rows, among, began = compact_rows(), sweep.here(triton_only), time.monotonic()
-    passes = sweep.PASSES + (sweep.PASSES_8_BIT if runtime.supports_fp8() else ())
-    sweep.compile_ahead(rows, passes, among, tell=tell)
+    rows, among, began = compact_rows(), config_times.here(triton_only), time.monotonic()
+    passes = config_times.PASSES + (config_times.PASSES_8_BIT if runtime.supports_fp8() else ())
+    config_times.compile_ahead(rows, passes, among, tell=tell)
     compiled = time.monotonic() - began
     tell(f"compiled in {compiled:.0f} s")
-    found = sweep.measure(rows, passes, seconds=max(seconds - compiled, _LEAST_SHARE * seconds), among=among, tell=tell)
+    rest = max(seconds - compiled, _LEAST_SHARE * seconds)
+    found = config_times.measure(rows, passes, seconds=rest, among=among, tell=tell)
     tell(f"{len(found)} of {len(rows)} rows measured, {time.monotonic() - began:.0f} s with compiling")
     if record:
         text = json.dumps({"provenance": provenance, "gpu": gpu._asdict(), "rows": found}, indent=1)
@@ -132,7 +133,7 @@ def tune(
     if lacking := [str(kind) for kind in KINDS if not content["candidates"][str(kind)]]:
         raise ValueError(f"{len(found)} rows are too few to fit {', '.join(lacking)}: {FEWEST} of each configuration")
     write(content, out)
-    return sweep.failures(found)
+    return config_times.failures(found)
 
 
 def compared(

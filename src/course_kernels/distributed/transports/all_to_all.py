@@ -19,7 +19,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 class AllToAll(NamedTuple):
-    """A transport of a process group; see ``motion.Transport``.
+    """A transport of a process group; see ``transport.Transport``.
 
     Attributes:
         group: of the ranks.
@@ -28,6 +28,13 @@ class AllToAll(NamedTuple):
 
     group: dist.ProcessGroup
     num_local_experts: int
+
+    @classmethod
+    def of(cls, group: dist.ProcessGroup, num_local_experts: int, max_tokens: int | None) -> AllToAll:
+        """The transport of a group; without ``max_tokens``, because it allocates for the tokens there are."""
+        if max_tokens is not None:
+            raise ValueError(f'max_tokens must be None with "all_to_all", got {max_tokens!r}')
+        return cls(group, num_local_experts)
 
     def plan(self, top_k_index: Tensor, x: Tensor | None = None) -> Plan:
         """Route tokens, tell all ranks how many go where, and send the ids along. The host reads once, and the form of

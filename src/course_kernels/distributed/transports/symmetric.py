@@ -41,6 +41,7 @@ from course_kernels.distributed.transports import peers as moving
 from course_kernels.distributed.transports.agreement import check_agreement, form_of
 from course_kernels.distributed.transports.peers import Peers
 from course_kernels.distributed.transports.time_out import time_out
+from course_kernels.distributed.transports.transport import Direct
 from course_kernels.distributed.wire import Wire, settling
 from course_kernels.engine.product import Pieces
 from course_kernels.moe import Routing
@@ -67,8 +68,8 @@ class Region(NamedTuple):
     rows: Tensor
 
 
-class Symmetric:
-    """A transport of a process group whose GPUs reach each other's memory; see ``motion.Transport``.
+class Symmetric(Direct):
+    """A transport of a process group whose GPUs reach each other's memory.
 
     Args:
         group: of the ranks.
@@ -79,6 +80,17 @@ class Symmetric:
     def __init__(self, group: dist.ProcessGroup, num_local_experts: int, max_tokens: int):
         self.group, self.num_local_experts, self.max_tokens = group, num_local_experts, max_tokens
         self.memories: list[Tensor] = []
+
+    @classmethod
+    def of(cls, group: dist.ProcessGroup, num_local_experts: int, max_tokens: int | None) -> Symmetric:
+        """The transport of a group of GPUs."""
+        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
+            raise ValueError(f'max_tokens must be an int of at least 1 with "symmetric", got {max_tokens!r}')
+        if "nccl" not in dist.get_backend(group):
+            raise ValueError(
+                f'transport must be "all_to_all" for a group of {dist.get_backend(group)}: "symmetric" is for GPUs'
+            )
+        return cls(group, num_local_experts, max_tokens)
 
     def copies(self, x: Tensor, top_k: int) -> bool:
         """Whether copy engines bring the rows of tokens x (T, H) with k choices: the same on all ranks."""

@@ -28,7 +28,8 @@ from course_kernels.dtypes import FP8, dtype_name
 from course_kernels.engine.hopper import compiled_cache, counters
 from course_kernels.engine.hopper.views import Views
 from course_kernels.engine.product import Counts, Ends, Gated, GatedBackward, Problem, Product
-from course_kernels.engine.scaling import BLOCK, BLOCKS, LINES, ROW, blocks_restart, padded_columns
+from course_kernels.engine.scale_blocks import blocks_restart, padded_columns
+from course_kernels.engine.scaling import BLOCK, BLOCKS, LINES, ROW
 from course_kernels.engine.signature import WINDOW_ROWS
 from course_kernels.engine.tuning import Extents, Gpu, Kind, time_model
 from course_kernels.engine.whole_blocks import pack

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import torch
 
-from gemm_course.exercises import token_sums
+from gemm_course.exercises import sum_mistakes
 from gemm_course.exercises.e11a_weight_gradient.run import BLOCK_K, BLOCK_M, BLOCK_N
 from gemm_course.exercises.inputs import bounds_of, whole_numbers
 from gemm_course.judging import diagnosis
@@ -39,12 +39,12 @@ def draw(rng: random.Random) -> list[Case]:
         return Case(inputs, CHECKS, label=label)
 
     def part():
-        return token_sums.part(rng, BLOCK_M)
+        return sum_mistakes.part(rng, BLOCK_M)
 
     first, second = rng.sample(range(3, BLOCK_M - 2), 2)  # as in `group_sizes`
     return [
         case([BLOCK_M + first, 2 * BLOCK_M + second, 1], part(), BLOCK_N, wide="a"),
-        case(token_sums.group_sizes(rng, BLOCK_M), BLOCK_K + part(), part(), wide="b"),
+        case(sum_mistakes.group_sizes(rng, BLOCK_M), BLOCK_K + part(), part(), wide="b"),
         case([0] * rng.randint(2, 3), part(), BLOCK_N + part()),
     ]
 
@@ -60,9 +60,9 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         panel(each, want[g].half(), TILE, f"C[{g}]") for g, each in enumerate(groups)
     ]  # fmt: skip
     filled = [g for g, (start, end) in enumerate(bounds) if start < end]
-    if token_sums.held_before(c).all() and filled:
+    if sum_mistakes.held_before(c).all() and filled:
         cause = Words("C is NaN everywhere. It held NaN before: store the result, do not add to C")
-        if undefined := token_sums.explain_undefined(ran, wrong=True):
+        if undefined := sum_mistakes.explain_undefined(ran, wrong=True):
             cause = Words("C is NaN everywhere", because=undefined[1])
         elif reads := diagnosis.loads_outside(ran):
             cause = Words("C is NaN everywhere, from what was read outside of A and B", because=reads)
@@ -73,7 +73,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         return
     wrong = [g for g in filled if not torch.equal(groups[g].values, want[g].half())]
     check, why = _why(ran, a, b, groups, want, parts, bounds, wrong) if wrong else (None, "")
-    undefined = token_sums.explain_undefined(ran, bool(wrong))
+    undefined = sum_mistakes.explain_undefined(ran, bool(wrong))
     if undefined and undefined[0] == "ends":
         check, why = "tokens", undefined[1]
     if check == "*":
@@ -84,12 +84,12 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     yield from _touched(case, ran, pictures)
     in_loop = int(c.counts.max()) > 1
     empty = [g for g in range(len(bounds)) if g not in filled]
-    texts = [token_sums.explain_empty(groups[g], parts, bounds[g][0], BLOCK_M, f"group {g}", in_loop) for g in empty]
+    texts = [sum_mistakes.explain_empty(groups[g], parts, bounds[g][0], BLOCK_M, f"group {g}", in_loop) for g in empty]
     too_far = _too_far(c, want) if wrong else ""
     if text := next(filter(None, texts), ""):
         yield Finding("empty", ABOVE if too_far else text, pictures)
     if too_far:
-        g = token_sums.most_telling_first(wrong, bounds)[0]
+        g = sum_mistakes.most_telling_first(wrong, bounds)[0]
         yield Finding("tokens", (diagnosis.tiles(groups[g], want[g].half(), TILE), too_far), pictures)
     elif check:
         yield Finding(check, why, pictures)
@@ -101,7 +101,7 @@ def _touched(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
     """Accesses outside of the matrices, elements stored twice."""
     for event in ran.events:
         if event.matrix == "ends" and event.kind != "undefined":
-            yield Finding("tokens", token_sums.explain_table(event), pictures)
+            yield Finding("tokens", sum_mistakes.explain_table(event), pictures)
         elif event.kind in ("load", "store"):
             yield Finding("once", Observed(event), pictures)
     c = ran.outputs["C"]
@@ -122,7 +122,7 @@ def _touched(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
 
 def _why(ran: Ran, a, b, groups: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, Causes]:
     """The check that wrong sums break ("*": all), and the likely mistake."""
-    order = token_sums.most_telling_first(wrong, bounds)
+    order = sum_mistakes.most_telling_first(wrong, bounds)
     finite = [g for g in order if not torch.isnan(groups[g].values).any()]
     g = (finite or order)[0]
     got, tiles = groups[g].values, diagnosis.tiles(groups[g], want[g].half(), TILE)
@@ -130,27 +130,27 @@ def _why(ran: Ran, a, b, groups: list[Written], want, parts, bounds: list, wrong
         return "tokens", (tiles, stride)
     if why := _other_place(a, b, groups, bounds, order):
         return "tokens", (tiles, why)
-    if not finite and (outside := token_sums.explain_nan(ran, bounds, wrong, BLOCK_M)):
+    if not finite and (outside := sum_mistakes.explain_nan(ran, bounds, wrong, BLOCK_M)):
         return "tokens", (tiles, outside)
     if not finite and not groups[g].missing.any():
         return "tail", (tiles, "the rows after the last group hold NaN, and a block adds some of them")
     if groups[g].missing.any():
         return "tokens", (tiles, "is each tile of C stored, to its last row and column?")
-    if why := token_sums.explain_zeros([each.values for each in groups], bounds, wrong, "C"):
+    if why := sum_mistakes.explain_zeros([each.values for each in groups], bounds, wrong, "C"):
         return why[0] or "tokens", (tiles, why[1])
     part = parts[slice(*bounds[g])]
     if len(part) > 1 and torch.allclose(got.double(), want[g] / len(part), rtol=1e-3):
         return "tokens", (tiles, f"this is the average of group {g}'s {len(part)} tokens: the product is their sum")
     close = ((got.double() - want[g]).abs() <= want[g] / 128).all()
     for each in finite:
-        if found := token_sums.range_of_sum(groups[each].values, parts):
-            tail, why = token_sums.explain_range(found, bounds, each, BLOCK_M)
+        if found := sum_mistakes.range_of_sum(groups[each].values, parts):
+            tail, why = sum_mistakes.explain_range(found, bounds, each, BLOCK_M)
             tiles = diagnosis.tiles(groups[each], want[each].half(), TILE)
             return "tail" if tail else "tokens", (tiles, why)
         others = {"BLOCK_K": BLOCK_K, "BLOCK_N": BLOCK_N}
-        if why := token_sums.explain_step(groups[each].values, parts[slice(*bounds[each])], BLOCK_M, others):
+        if why := sum_mistakes.explain_step(groups[each].values, parts[slice(*bounds[each])], BLOCK_M, others):
             return "tokens", (diagnosis.tiles(groups[each], want[each].half(), TILE), why)
-    if why := token_sums.explain_rounding(got, [block.sum(0) for block in part.split(BLOCK_M)]):
+    if why := sum_mistakes.explain_rounding(got, [block.sum(0) for block in part.split(BLOCK_M)]):
         return "rounding", (tiles, why)
     if close:
         return "rounding", (

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import torch
 
-from gemm_course.exercises import token_sums
+from gemm_course.exercises import sum_mistakes
 from gemm_course.exercises.e11b_bias_gradient.run import BLOCK_M, BLOCK_N, KERNEL
 from gemm_course.exercises.inputs import bounds_of, whole_numbers
 from gemm_course.judging import diagnosis
@@ -32,11 +32,11 @@ def draw(rng: random.Random) -> list[Case]:
         return Case({"grad": grad, "ends": ends}, CHECKS, label=label)
 
     def part():
-        return token_sums.part(rng, BLOCK_M)
+        return sum_mistakes.part(rng, BLOCK_M)
 
     return [
         case([BLOCK_M + part(), 2 * BLOCK_M + part(), 1], BLOCK_N),
-        case(token_sums.group_sizes(rng, BLOCK_M), BLOCK_N + part()),
+        case(sum_mistakes.group_sizes(rng, BLOCK_M), BLOCK_N + part()),
         case([0] * rng.randint(2, 3), part()),
     ]
 
@@ -66,7 +66,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     programs = _programs(ran.value)
     misplaced = "" if writers else _misplaced(rows, want, filled, programs)
     check, why = (None, "") if writers or not wrong else _why(ran, rows, want, parts, bounds, wrong, misplaced)
-    undefined = token_sums.explain_undefined(ran, bool(wrong))
+    undefined = sum_mistakes.explain_undefined(ran, bool(wrong))
     if undefined and undefined[0] == "ends":
         check, why = "sums", undefined[1]
     if check == "*" or (check and not (why or some)):
@@ -76,7 +76,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         yield Finding("tail", undefined[1], pictures)
     for event in ran.events:
         if event.matrix == "ends" and event.kind != "undefined":
-            yield Finding("sums", token_sums.explain_table(event), pictures)
+            yield Finding("sums", sum_mistakes.explain_table(event), pictures)
         elif event.kind in ("load", "store"):
             # A program has one row of `out`, and no mask along rows.
             yield Finding("bounds", Observed(event, single=event.matrix == "out" and event.side == "rows"), pictures)
@@ -88,7 +88,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             yield Finding("sums", BELOW)
     in_loop = int(out.counts.max()) > 1
     empty = [g for g in range(len(bounds)) if g not in filled]
-    texts = [token_sums.explain_empty(rows[g], parts, bounds[g][0], BLOCK_M, f"group {g}", in_loop) for g in empty]
+    texts = [sum_mistakes.explain_empty(rows[g], parts, bounds[g][0], BLOCK_M, f"group {g}", in_loop) for g in empty]
     if text := next(filter(None, texts), ""):
         # What has no program is never written, whatever its group has.
         lost = next((g for g in empty if misplaced and rows[g].missing.any()), None)
@@ -123,8 +123,8 @@ def _computed_elsewhere(ran: Ran) -> str:
 def _nothing(ran: Ran) -> Causes:
     """The reason if no sum was stored, or none but NaN; empty otherwise."""
     out = ran.outputs["out"]
-    if token_sums.held_before(out).all():
-        if undefined := token_sums.explain_undefined(ran, wrong=True):
+    if sum_mistakes.held_before(out).all():
+        if undefined := sum_mistakes.explain_undefined(ran, wrong=True):
             return Words("out is NaN everywhere", because=undefined[1])
         if reads := [event for event in ran.events if event.kind == "load" and event.matrix == "grad"]:
             return Words("out is NaN everywhere, from what was read outside of grad", because=Observed(reads[0]))
@@ -159,7 +159,7 @@ def _idle(launched: int, stored: int) -> str:
 def _writers(ran: Ran, bounds: list, right: bool) -> Causes:
     """Atomics, or elements stored several times; empty without any."""
     out = ran.outputs["out"]
-    if atomic := token_sums.explain_atomic(ran):
+    if atomic := sum_mistakes.explain_atomic(ran):
         return atomic
     if (times := int(out.counts.max())) < 2:
         return ""
@@ -207,7 +207,7 @@ def _why(
     ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[int], misplaced: str
 ) -> tuple[str, Causes]:
     """The check that wrong sums break ("*": all), and the likely mistake, "" where none is known."""
-    order = token_sums.most_telling_first(wrong, bounds)
+    order = sum_mistakes.most_telling_first(wrong, bounds)
     finite = [g for g in order if not torch.isnan(rows[g].values).any()]
     tiles = diagnosis.tiles(rows[(finite or order)[0]], want[(finite or order)[0]][None], (1, BLOCK_N))
     if stride := diagnosis.wrong_stride(ran):
@@ -216,18 +216,18 @@ def _why(
         return "sums", (tiles, misplaced)
     if any(rows[g].missing.any() for g in wrong):
         return "sums", (tiles, "is each sum stored, to the last column?")
-    if not finite and (outside := token_sums.explain_nan(ran, bounds, wrong, BLOCK_M)):
+    if not finite and (outside := sum_mistakes.explain_nan(ran, bounds, wrong, BLOCK_M)):
         return "sums", (tiles, outside)
     if not finite:
         return "tail", (tiles, "the rows after the last group hold NaN, and a block adds some of them")
-    if why := token_sums.explain_zeros([each.values for each in rows], bounds, wrong, "out"):
+    if why := sum_mistakes.explain_zeros([each.values for each in rows], bounds, wrong, "out"):
         return why[0] or "sums", (tiles, why[1])
     for g in finite:
         tiles = diagnosis.tiles(rows[g], want[g][None], (1, BLOCK_N))
-        if found := token_sums.range_of_sum(rows[g].values[0], parts):
-            tail, why = token_sums.explain_range(found, bounds, g, BLOCK_M)
+        if found := sum_mistakes.range_of_sum(rows[g].values[0], parts):
+            tail, why = sum_mistakes.explain_range(found, bounds, g, BLOCK_M)
             return "tail" if tail else "sums", (tiles, why)
-        if why := token_sums.explain_step(rows[g].values[0], parts[slice(*bounds[g])], BLOCK_M, {"BLOCK_N": BLOCK_N}):
+        if why := sum_mistakes.explain_step(rows[g].values[0], parts[slice(*bounds[g])], BLOCK_M, {"BLOCK_N": BLOCK_N}):
             return "sums", (tiles, why)
     g = finite[0]
     tiles = diagnosis.tiles(rows[g], want[g][None], (1, BLOCK_N))
@@ -238,7 +238,7 @@ def _why(
     blocks = [block.sum(0) for block in parts[slice(*bounds[g])].split(BLOCK_M)]
     if len(blocks) > 1 and torch.equal(got, len(blocks) * blocks[0]):
         return "sums", (tiles, f"the first block of group {g} is added in each turn: do the rows begin at `first`?")
-    if why := token_sums.explain_rounding(rows[g].values[0], blocks):
+    if why := sum_mistakes.explain_rounding(rows[g].values[0], blocks):
         return "float32", (tiles, why)
     if ((got - want[g]).abs() <= want[g] / 128).all():
         return "float32", (

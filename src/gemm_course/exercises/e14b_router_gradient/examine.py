@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from gemm_course.exercises import token_sums
+from gemm_course.exercises import sum_mistakes
 from gemm_course.exercises.e14b_router_gradient.run import BLOCK_I, BLOCK_M
 from gemm_course.exercises.inputs import whole_numbers
 from gemm_course.judging import diagnosis
@@ -75,7 +75,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         yield Finding("bounds", (diagnosis.stores_outside(ran), text), pictures)
         return
     wrong = not torch.equal(got[:count], dots)
-    undefined = token_sums.explain_undefined(ran, wrong or bool(got[count:].isnan().any()))
+    undefined = sum_mistakes.explain_undefined(ran, wrong or bool(got[count:].isnan().any()))
     check, why = (None, "") if writers or not wrong else _why(case, ran, got[:count], missing[:count], dots, want)
     if undefined and (wrong or writers):
         check, why = "sums", undefined[1]
@@ -125,10 +125,10 @@ def _nothing(case: Case, ran: Ran, writers: Causes) -> Causes:
         return writers, outside
     if out.missing.all() and not out.counts.any():
         return "nothing of out was written"
-    if token_sums.held_before(out).all():
+    if sum_mistakes.held_before(out).all():
         if writers:
             return writers
-        if undefined := token_sums.explain_undefined(ran, wrong=True):
+        if undefined := sum_mistakes.explain_undefined(ran, wrong=True):
             return Words("out is NaN everywhere", because=undefined[1])
         if reads := [event for event in ran.events if event.kind == "load"]:
             text, columns = "out is NaN everywhere, from what was read outside of the matrices", _columns(case, reads)
@@ -168,7 +168,7 @@ def _launched(value) -> int:
 def _writers(ran: Ran, positions: int) -> Causes:
     """Atomics, or elements stored several times; empty without any."""
     out = ran.outputs["out"]
-    if atomic := token_sums.explain_atomic(ran):
+    if atomic := sum_mistakes.explain_atomic(ran):
         return atomic
     if (times := int(out.counts.max())) < 2:
         return ""

@@ -9,8 +9,8 @@ import statistics
 import pytest
 import torch
 
+from course_kernels.bench.tuning import config_times
 from course_kernels.bench.tuning import fit as fitting
-from course_kernels.bench.tuning import sweep
 from course_kernels.engine.tuning import Extents, Gpu, Kind, time_model
 from course_kernels.engine.tuning.candidates import by_name, name_of
 from course_kernels.engine.tuning.gpu_constants import Constants
@@ -102,7 +102,7 @@ def test_passes_become_kinds_and_averages():
 
 
 def test_passes_of_8_bits_have_kinds_of_their_own():
-    entry = {"sizes": [3, 5], "N": 16, "K": 32} | {name: {"us": {"x": 1.0}} for name in sweep.PASSES_8_BIT}
+    entry = {"sizes": [3, 5], "N": 16, "K": 32} | {name: {"us": {"x": 1.0}} for name in config_times.PASSES_8_BIT}
     found = fitting.samples({"row": entry}, {})
     assert {str(sample.kind): sample.extents for sample in found} == {
         f"m,{major} fp8{blocks}": (4.0, *extents, 2)

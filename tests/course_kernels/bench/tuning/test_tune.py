@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from course_kernels.bench.tuning import fit, sweep, tune
+from course_kernels.bench.tuning import config_times, fit, tune
 from course_kernels.engine.tuning import Extents, Gpu, Kind, gpu_constants, time_model
 from course_kernels.engine.tuning.candidates import by_name, offered
 from course_kernels.engine.tuning.gpu_constants import Constants
@@ -38,7 +38,7 @@ def stand_in(rows, passes, seconds, among, tell):
     for row in rows:
         entry = found[row.name] = {"title": row.title, "sizes": list(row.sizes), "N": row.N, "K": row.K}
         for pass_name in passes:
-            kind, rows_of = sweep.KIND_OF_PASS[pass_name], row.total_m / row.groups
+            kind, rows_of = config_times.KIND_OF_PASS[pass_name], row.total_m / row.groups
             N, K = (row.N, row.K) if pass_name.startswith("forward") else (row.K, row.N)
             extents = Extents(
                 *(row.N, row.K, rows_of, row.groups) if kind.along == "k" else (rows_of, N, K, row.groups)
@@ -51,16 +51,16 @@ def stand_in(rows, passes, seconds, among, tell):
 
 @pytest.fixture
 def few_rows(monkeypatch):
-    """``sweep.measure`` with times of the model, on as many rows as it says."""
+    """``config_times.measure`` with times of the model, on as many rows as it says."""
     shapes = tune.compact_rows()
     rows = [row for row in shapes if row.name.startswith(("random", "granite", "mixtral"))]
     monkeypatch.setattr(tune, "compact_rows", lambda: rows)
     monkeypatch.setattr(fit, "STEPS", 4)
-    monkeypatch.setattr(sweep, "compile_ahead", lambda rows, passes, among, tell: tell(f"{len(rows)} ahead"))
+    monkeypatch.setattr(config_times, "compile_ahead", lambda rows, passes, among, tell: tell(f"{len(rows)} ahead"))
     monkeypatch.setattr(
-        sweep, "here", lambda triton_only: {k: offered(k, GPU, triton_only) for k in (*KINDS, *KINDS_8_BIT)}
+        config_times, "here", lambda triton_only: {k: offered(k, GPU, triton_only) for k in (*KINDS, *KINDS_8_BIT)}
     )
-    monkeypatch.setattr(sweep, "measure", stand_in)
+    monkeypatch.setattr(config_times, "measure", stand_in)
     return rows
 
 
@@ -88,7 +88,7 @@ def test_tuning_measures_fits_and_writes_what_the_library_asks(few_rows, monkeyp
 def test_too_few_rows_leave_the_file_as_it_was(few_rows, monkeypatch, tmp_path):
     out = tmp_path / "h200.json"
     out.write_text("as it was")
-    monkeypatch.setattr(sweep, "measure", lambda rows, *rest, **others: stand_in(rows[:5], *rest, **others))
+    monkeypatch.setattr(config_times, "measure", lambda rows, *rest, **others: stand_in(rows[:5], *rest, **others))
     with pytest.raises(ValueError, match="5 rows are too few to fit m,k, m,n, k,n: 12 of each configuration"):
         tune.tune(out, GPU, PROVENANCE, tell=lambda line: None)
     assert out.read_text() == "as it was"
@@ -118,7 +118,7 @@ def test_without_the_kernel_in_cute_dsl_constants_are_of_triton_alone(few_rows, 
 
 def test_choices_are_compared_on_what_was_measured(few_rows, tmp_path):
     """On times that the model itself made, constants choose what the true ones choose, and no wrong ones do."""
-    content = stand_in(few_rows, ("forward",), 0.0, sweep.here(True), None)
+    content = stand_in(few_rows, ("forward",), 0.0, config_times.here(True), None)
     found = fit.samples(content, tune.sources(content))
     fitted = fit.fit(found, GPU)
     (ratios,) = tune.compared(found, fitted, fitted, GPU).values()

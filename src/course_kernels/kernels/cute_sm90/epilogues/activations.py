@@ -38,12 +38,14 @@ def function_and_slope(activation: cutlass.Constexpr, x: Float32) -> tuple[Float
         share = sigmoid(x * (2 * ROOT + 2 * ROOT * CUBIC * square))
         value = x * share
         slope = share + value * (1.0 - share) * (2 * ROOT + 6 * ROOT * CUBIC * square)
-    else:
+    elif cutlass.const_expr(function in (Function.RELU, Function.RELU2)):
         positive = Float32(0.0) if x <= 0.0 else x
         slope = Float32(0.0) if x <= 0.0 else Float32(1.0)
         value = positive
         if cutlass.const_expr(function == Function.RELU2):
             value, slope = positive * positive, positive + positive
+    else:
+        raise ValueError(f"an unknown Function: {function}")
     return value, slope
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from gemm_course.exercises import token_sums
+from gemm_course.exercises import sum_mistakes
 from outputs import block, written
 
 PARTS = torch.randint(100, 999, (60, 3, 4), generator=torch.Generator().manual_seed(3)).double()
@@ -18,14 +18,14 @@ BOUNDS = [(0, 18), (18, 18), (18, 57), (57, 58), (58, 60)]
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("found", [(0, 1), (0, 60), (18, 57), (41, 42), (59, 60)])
 def test_a_sum_has_its_range(found, dtype):
-    assert token_sums.range_of_sum(PARTS[slice(*found)].sum(0).to(dtype), PARTS) == found
+    assert sum_mistakes.range_of_sum(PARTS[slice(*found)].sum(0).to(dtype), PARTS) == found
 
 
 def test_zero_is_an_empty_range_and_anything_else_none():
-    assert token_sums.range_of_sum(torch.zeros(3, 4), PARTS) == (0, 0)
-    assert token_sums.range_of_sum(torch.full((3, 4), 0.5), PARTS) is None
-    assert token_sums.range_of_sum(torch.full((3, 4), torch.nan), PARTS) is None
-    assert token_sums.range_of_sum(torch.zeros(3, 4), PARTS[:0]) == (0, 0)
+    assert sum_mistakes.range_of_sum(torch.zeros(3, 4), PARTS) == (0, 0)
+    assert sum_mistakes.range_of_sum(torch.full((3, 4), 0.5), PARTS) is None
+    assert sum_mistakes.range_of_sum(torch.full((3, 4), torch.nan), PARTS) is None
+    assert sum_mistakes.range_of_sum(torch.zeros(3, 4), PARTS[:0]) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_zero_is_an_empty_range_and_anything_else_none():
     ],
 )
 def test_a_range_has_its_mistake(found, last_block, says):
-    tail, why = token_sums.explain_range(found, BOUNDS, 2, 16)
+    tail, why = sum_mistakes.explain_range(found, BOUNDS, 2, 16)
     assert tail == last_block
     assert re.search(says, why), why
 
 
 def test_a_block_that_is_not_masked_is_told_from_all_groups():
-    tail, why = token_sums.explain_range((18, 66), [*BOUNDS, (60, 80)], 2, 16)
+    tail, why = sum_mistakes.explain_range((18, 66), [*BOUNDS, (60, 80)], 2, 16)
     assert tail
     assert "the whole last block is summed, with 9 of the next tokens" in why
 
@@ -65,7 +65,7 @@ def test_an_empty_group_is_zero_or_has_a_reason():
         result = written((3, 4), unwritten=unwritten)
         if not unwritten:
             result.values[:] = values
-        return token_sums.explain_empty(result, PARTS, 18, 16, "group 1", in_loop)
+        return sum_mistakes.explain_empty(result, PARTS, 18, 16, "group 1", in_loop)
 
     assert said(0.0) == ""
     assert "zeros have to be stored" in said(0.0, block([0], range(4)))
@@ -82,16 +82,16 @@ def test_an_empty_group_is_zero_or_has_a_reason():
 
 def test_a_stored_nan_is_told_from_an_element_that_was_never_stored():
     result = written((2, 3), unwritten=block([0], range(3)))
-    assert not token_sums.held_before(result).any()
+    assert not sum_mistakes.held_before(result).any()
     result.counts[0, 1] = 1
     result.values[1, 2] = torch.nan
     result.missing[1, 2] = False
-    assert token_sums.held_before(result).tolist() == [[False, True, False], [False, False, True]]
+    assert sum_mistakes.held_before(result).tolist() == [[False, True, False], [False, False, True]]
 
 
 def test_drawn_groups_are_of_every_kind():
     for seed in range(30):
-        sizes = token_sums.group_sizes(random.Random(seed), 16)
+        sizes = sum_mistakes.group_sizes(random.Random(seed), 16)
         assert sizes[0] == sizes[-1] == 0 in sizes[1:-1]
         assert {1, 32} <= set(sizes)
         longest = sizes.index(max(sizes))
@@ -101,4 +101,4 @@ def test_drawn_groups_are_of_every_kind():
 
 
 def test_groups_that_begin_later_and_are_longer_tell_more():
-    assert token_sums.most_telling_first([0, 2, 3, 4], BOUNDS) == [2, 4, 3, 0]
+    assert sum_mistakes.most_telling_first([0, 2, 3, 4], BOUNDS) == [2, 4, 3, 0]

@@ -60,7 +60,7 @@ PASSES_8_BIT = ("forward fp8", "forward fp8 blocks", "dA fp8", "dA fp8 blocks")
 # pass → kind in the time model
 KIND_OF_PASS = dict(zip((*PASSES, *PASSES_8_BIT), (*KINDS, *KINDS_8_BIT)))
 REPEATS = 7
-# Repeats of products from 1e12 FLOP on, which would take most of a sweep. Three were too few on an H200.
+# Repeats of products from 1e12 FLOP on, which would take most of the time. Three were too few on an H200.
 _LARGE, _REPEATS_LARGE = 1e12, 5
 DEVICE = "cuda"
 _PROCESSES, _THREADS = 12, 16  # for compiling, at most

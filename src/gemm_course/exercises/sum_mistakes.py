@@ -1,4 +1,4 @@
-"""Finds the tokens that a wrong sum over a group contains, and the mistake that leads to this sum."""
+"""The mistakes that exercises 11a, 11b and 14b explain: which tokens a wrong sum over a group has, and why."""
 
 from __future__ import annotations
 
