@@ -745,8 +745,8 @@ def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
 
     def multiply(given, out, form, config):
         assert config.why_not(form) is None
-        scales = dict(scale_a=given.scaling.a, scale_b=given.scaling.b)
-        out.copy_(reference.grouped_mm(given.a, given.b, given.offs, **scales))
+        others = dict(scale_a=given.scaling.a, scale_b=given.scaling.b, bias=given.epilogue.bias)
+        out.copy_(reference.grouped_mm(given.a, given.b, given.offs, **others))
 
     monkeypatch.setattr(cute, "runs_on", lambda device: True)
     monkeypatch.setattr(cute, "installed", lambda: True)
@@ -759,7 +759,7 @@ def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
     for case in cases:
         assert {(rows, cols) for rows in ("one", "odd", "even") for cols in ("odd", "even")} <= grids(sanitize, case)
     first = {(case.form, case.dtype, case.out_dtype): case for case in cases}
-    assert len(first) == 12
+    assert len(first) == 13
     for case in first.values():
         sanitize.run_cute(case)
 
