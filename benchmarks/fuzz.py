@@ -115,8 +115,8 @@ def for_cute(case: GroupedCase) -> GroupedCase:
         bias=None,
     )
     if mode == "m" and draw.random() < 0.25:
-        case = dataclasses.replace(case, dtype=torch.float8_e4m3fn, layout_b="col", K=-(-case.K // 16) * 16)
-    return case
+        return dataclasses.replace(case, dtype=torch.float8_e4m3fn, layout_b="col", K=-(-case.K // 16) * 16)
+    return dataclasses.replace(case, bias=draw.choice([None, case.dtype, torch.float32]) if mode == "m" else None)
 
 
 def config_of(case: GroupedCase) -> GemmConfig | None:

@@ -217,7 +217,8 @@ class Cute:
     out_dtype: torch.dtype
 
     def __str__(self) -> str:
-        return title("cute", self.config.name, *self.form[:2], self.dtype, self.out_dtype)
+        bias = ["bias"] * bool(self.form.bias_bytes)
+        return title("cute", self.config.name, *self.form[:2], *bias, self.dtype, self.out_dtype)
 
 
 def cute_cases() -> list[Cute]:
@@ -226,9 +227,9 @@ def cute_cases() -> list[Cute]:
         return []
     half, wide, narrow = torch.bfloat16, torch.float32, torch.float8_e4m3fn
     forms = [Form(*form) for form in (("m", "k"), ("m", "n"), ("k", "n"))]
-    scaled = Form("m", "k", 1, scaling="lines")
+    scaled, biased = Form("m", "k", 1, scaling="lines"), Form("m", "k", bias_bytes=2)
     found = []
-    for form in (*forms, scaled):
+    for form in (*forms, scaled, biased):
         configs = dict.fromkeys((*configs_for(form), cute.choose(form, 1, (1, 264), 136, 1, None)))
         found += [Cute(config, form, narrow if form is scaled else half, half) for config in configs]
     others = ((torch.float16, torch.float16), (half, wide))
@@ -247,7 +248,7 @@ def cute_problems(each: Cute) -> list[GroupedCase]:
     case = GroupedCase(
         along, (65, 0, 300, 200, 16, 0, 1), K=136 if operand_bytes == 2 else 144, dtype=each.dtype,
         out_dtype=each.out_dtype, layout_a="col" if along == "k" else "row", layout_b="col" if major == "k" else "row",
-        layout_out="pitched", tail_size=37,
+        layout_out="pitched", tail_size=37, bias=each.dtype if each.form.bias_bytes else None,
     )  # fmt: skip
     tile_m = each.config.tile_m
     heights = (tile_m - 8, 2 * tile_m - 56, 2 * tile_m + 72) if along == "k" else (case.M,)

@@ -216,6 +216,10 @@ def cute_layers() -> list[Called]:
     found += [(0, dict(dtype=half, main_grads=True)), (1, dict(dtype=half, main_grads=True, layout_w="transposed"))]
     found += [(0, dict(activation="relu2")), (1, dict(activation="swiglu_oai")), (2, dict(weights_on="input"))]
     found += [(place, dict(sizes=(17, 30, 9, 0, 70), layout_x="pitched")) for place in (2, 3)]
+    oai, turns, single = dict(activation="swiglu_oai"), dict(concatenated=False), torch.float32
+    found += [(0, oai | dict(bias=brain)), (1, oai | dict(bias=single)), (2, dict(activation="relu2", bias=single))]
+    found += [(place, oai | turns | dict(bias=single, with_grads=False)) for place in (0, 1)]
+    found += [(2, turns | dict(with_grads=False)), (1, oai | turns | dict(bias=brain))]
     float8 = dict(hidden=144, inner=272)
     for how in ("rowwise", "blockwise"):
         # Rounded weights keep their layout. In one direction the kernel needs a copy, which pays where rows are many.
@@ -246,7 +250,7 @@ def forms_of(call: FeedForward) -> set[tuple[str, str, str]]:
     """The forms of the CuTe kernel that a layer needs with 16 bits: which extent groups share, load, epilogue."""
     if call.scales or call.recipe:
         return set()
-    if call.weights_on == "input":
+    if call.weights_on == "input" or (call.with_grads and not call.concatenated):
         return {("m", "tma", "store")}
     if not call.with_grads:
         return {("m", "gather", "gated"), ("m", "tma", "store")}

@@ -51,6 +51,7 @@ TESTED_ELSEWHERE = {
     "course_kernels.distributed.wire": "course_kernels/distributed/test_overlap.py",
     "course_kernels.kernels.cute_sm90.compilation": "course_kernels/kernels/cute_sm90/test_kernel.py",
     "course_kernels.kernels.cute_sm90.block_scales": "course_kernels/kernels/cute_sm90/test_blockwise.py",
+    "course_kernels.kernels.cute_sm90.epilogues.bias": "course_kernels/kernels/cute_sm90/test_layer.py",
     "course_kernels.kernels.cute_sm90.epilogues.gated": "course_kernels/kernels/cute_sm90/test_layer.py",
     "course_kernels.kernels.cute_sm90.epilogues.scaled": "course_kernels/kernels/cute_sm90/test_kernel.py",
     "course_kernels.kernels.cute_sm90.epilogues.store": "course_kernels/kernels/cute_sm90/test_kernel.py",

@@ -4,9 +4,9 @@ Forward, for the rows of experts: ``pre`` = x's rows times gate and up; its acti
 each token's rows. The backward keeps x and ``pre`` alone, and gathers rows and computes the activation again.
 
 A product's kernel gathers its rows as it loads, and its epilogue activates (``is_fused``): on Hopper the one in CuTe
-DSL, on older GPUs and for few rows the Triton kernel. Where neither does, such as with a bias on Hopper, these steps
-have launches of their own around plain products. The weights' gradients are products along the rows: there the CuTe
-kernel alone gathers, and for others rows are gathered first.
+DSL, on older GPUs and for few rows the Triton kernel. Where neither does, such as on Hopper with adapters, or with a
+backward where gate and up take turns, these steps have launches of their own around plain products. The weights'
+gradients are products along the rows: there the CuTe kernel alone gathers, and for others rows are gathered first.
 
 Adapters (LoRA) are products of low rank: rows times a thin factor come first, a product of their own, and the Triton
 kernel of the main product adds them times the other factor to its sums. The kernel in CuTe DSL does not.
@@ -61,8 +61,9 @@ def _why_torch(operands: Operands, form: Form) -> str:
     return "operands are on a CPU" if form.backend == "auto" and operands.x.device.type == "cpu" else "it is empty"
 
 
-def is_fused(operands: Operands, form: Form, count: int, adapted: bool = False) -> bool:
-    """Whether the products' kernels gather and activate, of ``count`` rows."""
+def is_fused(operands: Operands, form: Form, count: int, keep: bool, adapted: bool = False) -> bool:
+    """Whether the products' kernels gather and activate, of ``count`` rows. ``keep``: for a backward, which reads the
+    activation's argument; a backward decides the same as the forward before it."""
     if form.on_input:
         return False
     x, device = operands.x, operands.x.device
@@ -70,7 +71,9 @@ def is_fused(operands: Operands, form: Form, count: int, adapted: bool = False) 
     if few or device.type != "cuda" or not runtime.supports_descriptors(device):
         return True
     hopper = form.backend != "triton" and cute.runs_on(device) and cute.installed() and x.dtype != torch.float32
-    return hopper and operands.gate_up_bias is None and not form.interleaved and not adapted  # as it takes them
+    # Where gate and up take turns it reads rows of weights, and stores no argument.
+    taken = not form.interleaved or (not keep and operands.gate_up.stride(2) == 1)
+    return hopper and taken and not adapted
 
 
 @torch.no_grad()
@@ -90,7 +93,7 @@ def forward(
         _settled(arriving)
         return torch_layer.forward(operands, routing, form, adapters), operands.x.new_empty(0)
     runtime.check_can_launch(operands.x.device)
-    fused = is_fused(operands, form, routing.tokens.shape[0], adapters is not None)
+    fused = is_fused(operands, form, routing.tokens.shape[0], keep, adapters is not None)
     if not fused or adapters is not None:
         arriving = _settled(arriving)
     x, gate_up, down, weights, gate_up_bias, down_bias = operands
@@ -150,7 +153,7 @@ def backward(
     )  # fmt: skip
     needs_rows = needs_x or (needs_weights and form.on_input)
     first = needs_rows or needs_gate_up or needs_bias or adapted[0] or adapted[1]
-    fused, grad_rows = is_fused(operands, form, count, adapters is not None), None
+    fused, grad_rows = is_fused(operands, form, count, True, adapters is not None), None
     begins = first or needs_down or needs_weights or adapted[2]
     if not (fused and begins) or adapters is not None:
         arriving = _settled(arriving)

@@ -68,7 +68,7 @@ def remember(key: Hashable, operands: Operands, ids: Tensor, form: Form, scales:
     tokens have a plan for."""
     if few_tokens.fits(operands, ids, form):
         plans.put(key, few_tokens.FewTokens(operands, ids, form, scales))
-    elif not layer.runs_in_torch(operands, form) and layer.is_fused(operands, form, ids.numel()):
+    elif not layer.runs_in_torch(operands, form) and layer.is_fused(operands, form, ids.numel(), wants_grad(*operands)):
         plans.put(key, LayerPlan(operands, ids, form, wants_grad(*operands)))
 
 

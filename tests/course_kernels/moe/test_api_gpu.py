@@ -7,8 +7,11 @@ import contextlib
 import pytest
 import torch
 
+from course_kernels.engine.hopper import cute
 from course_kernels.moe import Routing, layer, routing
-from moe_layers import check, make
+from cute_calls import cute_alone
+from hopper_gpu import hopper_gpu
+from moe_layers import assert_near, check, make, oracle
 
 pytestmark = pytest.mark.gpu
 
@@ -56,6 +59,77 @@ def test_real_sizes(sizes, options):
     made = make(*sizes, dtype=BF16, **options)
     made.ids = balanced(made, sizes[3])
     check(made, by_norm=bool(options))  # which have a limit
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The forms that the kernel in CuTe DSL is asked for, which computes all products: group extent, load, epilogue,
+    bytes of a bias."""
+    hopper_gpu()
+    cute_alone(monkeypatch)
+    forms, choose = set(), cute.choose
+
+    def noted(form, *others):
+        forms.add((form.along, form.load, form.epilogue, form.bias_bytes))
+        return choose(form, *others)
+
+    monkeypatch.setattr(cute, "choose", noted)
+    return forms
+
+
+def biased(sizes, bias, **options):
+    made = make(*sizes, dtype=BF16, bias=True, activation="swiglu_oai", **options)
+    made.ids = balanced(made, sizes[3])
+    for name in ("gate_up_bias", "down_bias"):
+        made.tensors[name] = made.tensors[name].to(bias)
+    return made
+
+
+# Of the second one no tile divides a size.
+BIASED = pytest.mark.parametrize("sizes", [(2048, 1024, 512, 32, 4), (999, 968, 424, 16, 2)], ids=str)
+OF_BIAS = pytest.mark.parametrize("bias", [BF16, torch.float32], ids=str)
+
+
+@BIASED
+@OF_BIAS
+def test_a_layer_of_gpt_oss_on_hopper(asked, sizes, bias):
+    """Gate and up take turns: without gradients two products compute it. A step stores their argument in the same
+    order, which needs steps of their own."""
+    made, size = biased(sizes, bias, concatenated=False), bias.itemsize
+    with torch.no_grad():
+        out = made()
+        wanted = oracle(made.exact())
+        assert asked == {("m", "gather", "gated", size), ("m", "tma", "store", size)}
+        assert_near(out, wanted, BF16, "result", by_norm=True)
+        assert torch.equal(made(), out), "with the plan that the first call left"
+    asked.clear()
+    check(made, by_norm=True)
+    assert asked == {("m", "tma", "store", size), ("m", "tma", "store", 0), ("k", "tma", "store", 0)}
+
+
+@BIASED
+@OF_BIAS
+def test_a_layer_with_biases_on_hopper(asked, sizes, bias):
+    """With the gate's columns first a step's products do all."""
+    made, size = biased(sizes, bias), bias.itemsize
+    check(made, by_norm=True)
+    rows = {("m", "gather", "gated_pre", size), ("m", "tma", "store", size), ("m", "tma", "store", 0)}
+    gradients = {("m", "gather", "gated_backward", 0), ("k", "gather", "store", 0), ("k", "gather_b", "store", 0)}
+    assert asked == rows | gradients
+    asked.clear()
+    with torch.no_grad():
+        assert_near(made(), oracle(made.exact()), BF16, "result", by_norm=True)
+    assert ("m", "gather", "gated", size) in asked
+
+
+def test_columns_of_gate_and_up_that_take_turns_on_hopper(asked):
+    """Weights as gpt-oss stores them, whose columns are contiguous: a product of its own, with a bias, and a step."""
+    made = biased((999, 968, 424, 16, 2), BF16, concatenated=False)
+    for name in ("gate_up", "down"):
+        made.tensors[name] = made.tensors[name].mT.contiguous().mT
+    with torch.no_grad():
+        assert_near(made(), oracle(made.exact()), BF16, "result", by_norm=True)
+    assert asked == {("m", "tma", "store", 2)}
 
 
 @pytest.mark.usefixtures("way")

@@ -133,9 +133,28 @@ def test_which_way_is_taken_on_a_gpu(monkeypatch, backend, descriptors, installe
     operands = Operands(x, torch.empty(4, 2, 2), None, None)
     form = Form(ACTIVATIONS["swiglu"], backend=backend)
     cutes = installed and backend == "auto"
-    assert layer.is_fused(operands, form, 4 * layer.FUSED_ROWS)
-    assert layer.is_fused(operands, form, 4 * layer.FUSED_ROWS + 1) == (cutes or not descriptors)
-    assert layer.is_fused(operands, form, 1000, adapted=True) != descriptors
+    biased = operands._replace(gate_up_bias=torch.empty(4, 2))
+    for keep in (False, True):
+        assert layer.is_fused(operands, form, 4 * layer.FUSED_ROWS, keep)
+        for each in (operands, biased):
+            assert layer.is_fused(each, form, 4 * layer.FUSED_ROWS + 1, keep) == (cutes or not descriptors)
+        assert layer.is_fused(operands, form, 1000, keep, adapted=True) != descriptors
+        assert not layer.is_fused(operands, form._replace(on_input=True), 1, keep)
+
+
+def test_which_way_gate_and_up_that_take_turns_go_on_hopper(monkeypatch):
+    """The CuTe kernel reads their rows, stores no argument, and reads no columns that take turns."""
+    monkeypatch.setattr(layer.runtime, "supports_descriptors", lambda device: True)
+    monkeypatch.setattr(layer.cute, "runs_on", lambda device: True)
+    monkeypatch.setattr(layer.cute, "installed", lambda: True)
+    x = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)
+    rows = Operands(x, torch.empty(4, 6, 8), None, None, torch.empty(4, 6))
+    columns = rows._replace(gate_up=torch.empty(4, 8, 6).mT)
+    form = Form(ACTIVATIONS["swiglu_oai"], interleaved=True)
+    assert [layer.is_fused(rows, form, 1000, keep) for keep in (False, True)] == [True, False]
+    assert [layer.is_fused(columns, form, 1000, keep) for keep in (False, True)] == [False, False]
+    assert all(layer.is_fused(each, form, 4 * layer.FUSED_ROWS, True) for each in (rows, columns))
+    assert layer.is_fused(columns, form._replace(interleaved=False), 1000, True)
 
 
 @pytest.mark.parametrize("adds", [False, True])

@@ -68,8 +68,7 @@ def check_available(device: torch.device) -> None:
     """Raise unless the kernel can run on a device, which the operands are on.
 
     Raises:
-        ValueError: the device is no Hopper GPU.
-        ImportError: a package is missing; the message names the extra.
+        ValueError, ImportError: the device is no Hopper GPU; a package is missing, and the message names the extra.
     """
     if not runs_on(device):
         what = f"{device} has {runtime.capability(device)}" if device.type == "cuda" else f"operands are on {device}"
@@ -125,13 +124,13 @@ def match_form(product: Product, out: Tensor) -> Form | None:
     """The form of a checked product if the kernel computes it from the operands as they are, else None.
 
     The kernel takes modes "m" and "k", 8-bit operands with scales where the depth of both is contiguous, and 16-bit
-    operands; scales of rows and columns, or of blocks as in ``BLOCKS`` and ``LINES``; no bias, no kept tail, nothing of
-    low rank. With 16-bit operands it gathers rows of A in mode "m", and lines of one operand in mode "k"; in mode "m"
-    it has the epilogues with an activation, for 16-bit results. It adds to float32 results alone: with other dtypes the
-    hardware would round twice. Extents of contiguous dimensions are multiples of 8, except the extent that groups
-    divide; addresses and other strides are multiples of 16 bytes, except for scales of blocks. In mode "k" groups of
-    8-bit operands must be whole blocks: this is known if blocks do not restart at groups. Counted groups are at equal
-    distances.
+    operands; scales of rows and columns, or of blocks as in ``BLOCKS`` and ``LINES``; no kept tail, nothing of low
+    rank. With 16-bit operands it gathers rows of A in mode "m", and lines of one operand in mode "k"; in mode "m" it
+    adds a bias to rows with ends, and has the epilogues with an activation, for 16-bit results; where gate and up take
+    turns, B has its depth contiguous, and no argument is stored. It adds to float32 results alone: with other dtypes
+    the hardware would round twice. Extents of contiguous dimensions are multiples of 8, except the extent that groups
+    divide; addresses and other strides are multiples of 16 bytes, except for scales of blocks, and a bias. In mode "k"
+    groups of 8-bit operands must be whole blocks, as where blocks do not restart at groups. Counts are of equal groups.
     """
     views = Views.of(product, out)
     form = views and _form_of(product, views)
@@ -143,7 +142,9 @@ def _form_of(product: Product, views: Views) -> Form | None:
     a, b, c, offs, scale_a, scale_b, layer = views
     epilogue, scaling = product.epilogue, product.scaling.name or ROW
     activates = isinstance(epilogue, Gated | GatedBackward)
-    if a.dtype not in DTYPES or epilogue.bias is not None or epilogue.low_rank is not None or product.shuffled:
+    if a.dtype not in DTYPES or epilogue.low_rank is not None or product.shuffled:
+        return None
+    if epilogue.bias is not None and (type(product.rows) is not Ends or b.dim() == 2):
         return None
     if (activates or layer is not None) and not _is_of_a_layer(product, views):
         return None
@@ -164,13 +165,11 @@ def _form_of(product: Product, views: Views) -> Form | None:
         and (scale_b.data_ptr() % 16 or not (scale_a.is_contiguous() and scale_b.is_contiguous()))
     ):
         return None
-    if not (offs.numel() and a.numel() and b.numel() and c.numel()):
+    if not (offs.numel() and a.numel() and b.numel() and c.numel()) or (along == "m" and a.shape[1] % 8):
         return None
     index = product.index
     total = c.shape[0] if along == "m" else b.shape[0] if index is None else index.shape[0]
     if total > WINDOW_ROWS or c.shape[-1] % 8 or not _has_descriptor(c, c.dim() - 1):
-        return None
-    if along == "m" and a.shape[1] % 8:
         return None
     scales = "none" if not eight_bits else "blocks" if block_scaled else "groups" if scale_b.dim() == 1 else "lines"
     return Form(
@@ -183,6 +182,7 @@ def _form_of(product: Product, views: Views) -> Form | None:
         index_bytes=offs.element_size(),
         load="tma" if index is None else "gather" if product.rows.operand == "a" else "gather_b",
         activation=epilogue.activation if activates else None,
+        bias_bytes=0 if epilogue.bias is None else epilogue.bias.element_size(),
     )
 
 

@@ -31,18 +31,21 @@ class Views(NamedTuple):
         the fields of the kernel's tuple of this name."""
         a, b, rows, scaling, epilogue, *_ = product
         if type(rows) is Ends:
-            index, pre, others = rows.index, None, (None, None, None)
+            index, pre, others, bias = rows.index, None, (None, None, None), epilogue.bias
             if type(epilogue) is Gated:
                 pre = epilogue.pre
                 if epilogue.activation.gated:
                     b = _halves(b, epilogue.interleaved)
+                    bias = None if bias is None else _halves(bias, epilogue.interleaved)
             elif type(epilogue) is GatedBackward:
                 pre, others = epilogue.pre, (epilogue.weights, epilogue.activated, epilogue.dots)
                 out = _of_argument(out, epilogue.activation)
             if pre is not None:
                 pre = _of_argument(pre, epilogue.activation)
             starts, offs, *arrivals = rows.pieces or (None, rows.offs, None, None)
-            layer = None if index is None and pre is None else (index, pre, *others, starts, *arrivals)
+            layer = None
+            if not (index is None and pre is None and bias is None):
+                layer = index, pre, *others, starts, *arrivals, bias
             return cls(a, b, out, offs, scaling.a, scaling.b, layer)
         if type(rows) is not Counts:
             return None
@@ -59,11 +62,11 @@ class Views(NamedTuple):
         return cls(a, b, out, rows.sizes, scale_a, scale_b)
 
 
-def _halves(b: Tensor, interleaved: bool) -> Tensor:
-    """View weights (G, K, 2 * N) as (G, K, 2, N), gate before up."""
-    (groups, depth, columns), (of_group, of_line, of_column) = b.shape, b.stride()
+def _halves(tensor: Tensor, interleaved: bool) -> Tensor:
+    """View columns of gate and up (..., 2 * N) as (..., 2, N), gate before up."""
+    (*others, columns), (*strides, of_column) = tensor.shape, tensor.stride()
     half, column = (of_column, 2 * of_column) if interleaved else (columns // 2 * of_column, of_column)
-    return b.as_strided((groups, depth, 2, columns // 2), (of_group, of_line, half, column))
+    return tensor.as_strided((*others, 2, columns // 2), (*strides, half, column))
 
 
 def _of_argument(tensor: Tensor, activation: Activation) -> Tensor:

@@ -93,7 +93,7 @@ def compile_for(
         scales = (
             *scales,
             *(None,) * (3 - len(scales)),
-            _layer(form, total, N, ends, lambda *shape: fake(out, shape, len(shape) - 1)),
+            _layer(form, groups, total, N, ends, element, lambda *shape: fake(out, shape, len(shape) - 1)),
         )
     return cute.compile[(cute.GPUArch(f"sm_{sm}"), cute.EnableTVMFFI(True), *options)](
         gemm,
@@ -105,8 +105,9 @@ def compile_for(
     )
 
 
-def _layer(form: Form, total, columns, ends, fake_result) -> Layer:
-    """The tensors of a layer's product; ``fake_result`` makes one of the result's dtype."""
+def _layer(form: Form, groups, total, columns, ends, element, fake_result) -> Layer:
+    """The tensors of a layer's product; operands are of dtype ``element``, and ``fake_result`` makes a tensor of the
+    result's."""
     vector = dict(stride=(1,), assumed_align=4)
     found = Layer()
     if form.gathered:
@@ -114,6 +115,11 @@ def _layer(form: Form, total, columns, ends, fake_result) -> Layer:
     if form.rows == "pieces":
         pieces = (cute.runtime.make_fake_tensor(Int32, (size,), **vector) for size in (ends, cute.sym_int()))
         found = found._replace(**dict(zip(("starts", "arrived"), pieces)), milliseconds=Int32(1))
+    if form.bias_bytes:
+        shape = (groups, 2, columns) if form.halves == 2 else (groups, columns)
+        kind, strides = Float32 if form.bias_bytes == 4 else element, tuple(cute.sym_int64() for _ in shape)
+        bias = cute.runtime.make_fake_tensor(kind, shape, stride=strides, assumed_align=form.bias_bytes)
+        found = found._replace(bias=bias)
     if form.stores > 1:
         found = found._replace(pre=fake_result(total, form.pre_halves, columns))
     if form.epilogue == GATED_BACKWARD:

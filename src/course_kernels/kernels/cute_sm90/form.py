@@ -34,6 +34,8 @@ class Form(NamedTuple):
         load: "tma"; or "gather": an index says which row of A each row of the product has, along "k" which column of A
             each line along K; or "gather_b", along "k" only: which row of B.
         activation: of the epilogue, None where it has none.
+        bias_bytes: of an element of the bias that is added to the sums, before an activation: 2 for the operands'
+            dtype, 4 for float32; 0 without one. With epilogues "store", "gated" and "gated_pre" along "m".
     """
 
     along: str = "m"
@@ -46,6 +48,7 @@ class Form(NamedTuple):
     whole_rounds: bool = False
     load: str = "tma"
     activation: Activation | None = None
+    bias_bytes: int = 0
 
     @property
     def stages_scales(self) -> bool:
@@ -59,8 +62,8 @@ class Form(NamedTuple):
 
     @property
     def has_others(self) -> bool:
-        """Whether the product has tensors that only a layer's products have: an index, an activation's argument."""
-        return self.gathered is not None or self.stores > 1
+        """Whether the product has tensors that not all products have: an index, an activation's argument, a bias."""
+        return self.gathered is not None or self.stores > 1 or self.bias_bytes > 0
 
     @property
     def gathered(self) -> str | None:
@@ -119,7 +122,10 @@ class Form(NamedTuple):
             raise ValueError(f"epilogue must be 'store' or 'add' where along is 'k', got {self.epilogue!r}")
         if self.load == "gather_b" and self.along == "m":
             raise ValueError("load must be 'tma' or 'gather' where along is 'm', got 'gather_b'")
-        for name, special in (("epilogue", activates), ("load", self.gathered)):
+        if self.bias_bytes and (self.along == "k" or self.epilogue == GATED_BACKWARD):
+            what = "along is 'k'" if self.along == "k" else f"epilogue is {self.epilogue!r}"
+            raise ValueError(f"bias_bytes must be 0 where {what}, got {self.bias_bytes}")
+        for name, special in (("epilogue", activates), ("load", self.gathered), ("bias_bytes", self.bias_bytes)):
             plain = not eight_bits and self.rows != "counts" and self.scaling == "none"
             if special and not plain:
                 raise ValueError(
@@ -139,4 +145,5 @@ _VALUES = {
     "epilogue": ("store", "add", GATED, GATED_PRE, GATED_BACKWARD),
     "index_bytes": (4, 8),
     "load": ("tma", *GATHERED),
+    "bias_bytes": (0, 2, 4),
 }

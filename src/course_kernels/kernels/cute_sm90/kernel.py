@@ -16,6 +16,7 @@ from course_kernels.kernels.cute_sm90.block_scales import BlockScales, StageScal
 from course_kernels.kernels.cute_sm90.blockwise import multiply_blocks, multiply_lines
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig
 from course_kernels.kernels.cute_sm90.dynamic_order import SLOTS, Order, Place
+from course_kernels.kernels.cute_sm90.epilogues.bias import add_bias, load_bias
 from course_kernels.kernels.cute_sm90.epilogues.gated import Gated, GatedBackward, Others
 from course_kernels.kernels.cute_sm90.epilogues.scaled import Scales
 from course_kernels.kernels.cute_sm90.epilogues.store import Add, Store
@@ -166,12 +167,14 @@ class HopperGroupedGemm:
             c_blocks: cute.struct.Align[cute.struct.MemRange[c.element_type, cute.cosize(c_layout)], 1024]
 
         self.shared = Shared
-        rows = None
+        rows, bias = None, layer.bias if cutlass.const_expr(form.bias_bytes) else None
         if cutlass.const_expr(form.gathered is not None):
             rows = b if cutlass.const_expr(form.gathered == "b") else a, layer.index
             if cutlass.const_expr(form.along == "k" and form.gathered == "a"):
                 rows = cute.make_tensor(a.iterator, cute.select(a.layout, [1, 0])), layer.index
-        self.kernel(shapes, c_atom, c_coords, c, problem, scales, counter, c_layout, others, rows, arrivals).launch(
+        self.kernel(
+            shapes, c_atom, c_coords, c, problem, scales, counter, c_layout, others, bias, rows, arrivals
+        ).launch(
             grid=(config.cluster, 1, clusters),
             block=(3 * WARP_GROUP, 1, 1),
             cluster=(config.cluster, 1, 1),
@@ -191,6 +194,7 @@ class HopperGroupedGemm:
         counter: cute.Tensor | None,
         c_layout: cute.ComposedLayout,
         others: Others | None,
+        bias: cute.Tensor | None,
         rows: tuple[cute.Tensor, cute.Tensor] | None,
         arrivals: tuple[cute.Tensor, Int32] | None,
     ):
@@ -282,7 +286,7 @@ class HopperGroupedGemm:
                     if cutlass.const_expr(len(shapes) == 1) or tile.shape == i:
                         state, window, place = self.compute_tile(
                             config.shapes[i], shapes[i], shared[i], tile, ring, state, turns, problem, window,
-                            order, place, scales, staged, c_atom, c_coords, c_shared, others,
+                            order, place, scales, staged, c_atom, c_coords, c_shared, others, bias,
                         )  # fmt: skip
                 place = dynamic_order.following(config, order, place)
                 window, tile = find_tile(config, along, problem, window, place.number)
@@ -309,6 +313,7 @@ class HopperGroupedGemm:
         c_coords: cute.Tensor,
         c_shared: cute.Tensor,
         others: Others | None,
+        bias: cute.Tensor | None,
     ) -> tuple[pipeline.PipelineState, Window, Place]:
         """Multiply and store a tile of one shape of ``CuteConfig.shapes``. Returns the state, the window of
         groups and the place after the tile; in ping-pong after the one that follows, the other warp group's."""
@@ -344,16 +349,20 @@ class HopperGroupedGemm:
             place = dynamic_order.following(config, order, place)
             window, blocks = blocks_at(config, form.along, problem, window, place.number)
             state.advance(blocks)
+        if cutlass.const_expr(form.bias_bytes):
+            biases = load_bias(shape, form.halves, tile, bias)
         if cutlass.const_expr(form.operand_bytes > 1):
             finish_tile(ring, done)
+        if cutlass.const_expr(form.bias_bytes):
+            add_bias(shape, acc, biases)
         epilogue.begin(shape, tile, acc, scales)
         epilogue.store_tile(shape, tile, acc, c_atom, c_coords, c_shared, others)
         return state, window, place
 
 
 class HopperLayerGemm(HopperGroupedGemm):
-    """A product of a layer of experts that has other tensors: the form gathers lines of an operand, or stores or reads
-    an activation's argument."""
+    """A product that has other tensors: the form gathers lines of an operand, stores or reads an activation's argument,
+    or adds a bias."""
 
     @cute.jit
     def __call__(

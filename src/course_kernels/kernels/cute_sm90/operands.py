@@ -21,6 +21,8 @@ class Layer(NamedTuple):
             where the rows of A of a group's piece of this number are there, which other GPUs write. That of piece 0 is
             not read.
         milliseconds: int, how long to wait for a piece. Then the kernel traps.
+        bias: with ``Form.bias_bytes``: (G, product columns), with a gate (G, 2, columns) of gate and of up; of A's
+            dtype or float32, with any strides.
     """
 
     index: cute.Tensor | None = None
@@ -31,3 +33,4 @@ class Layer(NamedTuple):
     starts: cute.Tensor | None = None
     arrived: cute.Tensor | None = None
     milliseconds: Int32 | None = None
+    bias: cute.Tensor | None = None

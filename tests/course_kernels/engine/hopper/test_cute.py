@@ -363,10 +363,18 @@ def test_not_taken(made):
     assert form_of(*made) is None
 
 
-def test_bias_scales_and_a_kept_tail_are_not_taken():
+def test_a_bias_is_taken_and_has_a_form_of_its_own():
+    made = operands()
+    for dtype in (torch.bfloat16, torch.float32):
+        assert form_of(*made, bias=torch.zeros(3, 40, dtype=dtype)) == PLAIN._replace(bias_bytes=dtype.itemsize)
+        assert form_of(*along_k(), bias=torch.zeros(3, 40, dtype=dtype)) is None
+    product = Product.packed(*made[:3], torch.zeros(3, 40))
+    assert is_offered(checks.problem_of(product, Options(backend="torch")), product, made[3])
+
+
+def test_scales_and_a_kept_tail_are_not_taken():
     made = operands()
     assert form_of(*made)
-    assert form_of(*made, bias=torch.zeros(3, 40)) is None
     assert form_of(*made, scale_a=torch.zeros(20), scale_b=torch.zeros(3, 40)) is None
     assert form_of(*made, keep_tail=True) is None
 
@@ -737,8 +745,8 @@ def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
 
     def multiply(given, out, form, config):
         assert config.why_not(form) is None
-        scales = dict(scale_a=given.scaling.a, scale_b=given.scaling.b)
-        out.copy_(reference.grouped_mm(given.a, given.b, given.offs, **scales))
+        others = dict(scale_a=given.scaling.a, scale_b=given.scaling.b, bias=given.epilogue.bias)
+        out.copy_(reference.grouped_mm(given.a, given.b, given.offs, **others))
 
     monkeypatch.setattr(cute, "runs_on", lambda device: True)
     monkeypatch.setattr(cute, "installed", lambda: True)
@@ -751,7 +759,7 @@ def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
     for case in cases:
         assert {(rows, cols) for rows in ("one", "odd", "even") for cols in ("odd", "even")} <= grids(sanitize, case)
     first = {(case.form, case.dtype, case.out_dtype): case for case in cases}
-    assert len(first) == 12
+    assert len(first) == 13
     for case in first.values():
         sanitize.run_cute(case)
 
@@ -843,6 +851,39 @@ def test_scaled_by_default(device, monkeypatch, sizes):
     case = GroupedCase("m", sizes, N=64, K=64, dtype=FP8, layout_b="col")
     check(case, lambda a, b, scale_a, scale_b, offs: scaled_grouped_mm(a, b, scale_a, ROW, scale_b, ROW, offs=offs),
           device=device)  # fmt: skip
+
+
+@hopper
+@pytest.mark.parametrize("layout_bias", ["row", "col", "every_other"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_bias(device, monkeypatch, dtype, layout_bias):
+    """Of both dtypes and any strides, with empty groups, a ragged last tile, and zeros for the tail."""
+    cute_alone(monkeypatch)
+    for bias, out_dtype, layout_b in ((dtype, None, "col"), (torch.float32, torch.float32, "row")):
+        for N in (8, 136, 264, 1032):
+            case = GroupedCase(
+                "m", SIZES, N=N, K=72, dtype=dtype, out_dtype=out_dtype, layout_b=layout_b, tail_size=61, bias=bias,
+                layout_bias=layout_bias,
+            )  # fmt: skip
+            check(case, call, device=device)
+            check(dataclasses.replace(case, values="normal", sizes=(3, 0, 700)), call, device=device)
+
+
+@hopper
+@pytest.mark.parametrize("backend", ["cute", "auto"])
+def test_a_biased_layer_and_its_gradients(device, monkeypatch, backend):
+    """The same as the Triton kernel's; the bias is added in float32 to sums that are exact."""
+    ends = torch.tensor([140, 140, 400], dtype=torch.int32, device=device)
+    a = integers((440, 64), torch.bfloat16, 1, device=device).requires_grad_()
+    weight = integers((3, 96, 64), torch.bfloat16, 2, device=device).requires_grad_()
+    bias = integers((3, 96), torch.bfloat16, 4, device=device).requires_grad_()
+    results = []
+    for each in ("triton", backend):
+        out = grouped_mm(a, weight.mT, offs=ends, bias=bias, backend=each)
+        grad = integers(out.shape, out.dtype, 3, device=device)
+        results.append((out, *torch.autograd.grad(out, (a, weight, bias), grad)))
+        cute_alone(monkeypatch)  # from the second on
+    assert all(torch.equal(x, y) for x, y in zip(*results))
 
 
 @hopper

@@ -49,7 +49,7 @@ def test_what_a_layer_has_besides():
     views = Views.of(product(Gated(SWIGLU, pre=pre), index=INDEX), out)
     assert views.layer[0] is INDEX
     assert torch.equal(views.layer[1], torch.stack(pre.chunk(2, 1), 1))
-    assert views.layer[2:] == (None,) * 6
+    assert views.layer[2:] == (None,) * 7
     assert views.c is out
     views = Views.of(product(Gated(RELU2, pre=pre)), made(16, 48))
     assert views.b is B
@@ -60,9 +60,21 @@ def test_what_a_layer_has_besides():
     assert torch.equal(views.c, torch.stack(out.chunk(2, 1), 1))
     assert views.layer[0] is None
     assert views.layer[1].shape == (16, 2, 48)
-    assert views.layer[2:] == (epilogue.weights, epilogue.activated, epilogue.dots, None, None, None)
+    assert views.layer[2:] == (epilogue.weights, epilogue.activated, epilogue.dots, *(None,) * 4)
     assert Views.of(product(backward(RELU2)), made(16, 48)).c.shape == (16, 1, 48)
-    assert Views.of(Product(A, B, Ends(OFFS, INDEX)), made(16, 48)).layer == (INDEX, *(None,) * 7)
+    assert Views.of(Product(A, B, Ends(OFFS, INDEX)), made(16, 48)).layer == (INDEX, *(None,) * 8)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_bias_in_the_order_of_the_columns(interleaved):
+    bias = torch.randn(2, 96)[:, ::2]
+    views = Views.of(product(Gated(SWIGLU, interleaved, bias=bias)), made(16, 24))
+    gate, up = (bias[:, ::2], bias[:, 1::2]) if interleaved else bias.chunk(2, 1)
+    assert torch.equal(views.layer[-1], torch.stack((gate, up), 1))
+    assert views.layer[-1].data_ptr() == bias.data_ptr()
+    assert views.layer[:-1] == (None,) * 8
+    for epilogue in (Store(bias), Gated(RELU2, bias=bias)):
+        assert Views.of(product(epilogue), made(16, 48)).layer == (*(None,) * 8, bias)
 
 
 def test_products_that_are_of_no_layer():
@@ -92,6 +104,35 @@ def test_forms(epilogue, columns, expected):
     form.check()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("index", [None, INDEX], ids=["tma", "gathered"])
+def test_forms_with_a_bias(index, dtype):
+    """Of any strides: one number for all columns, or one row for all groups, too."""
+    whole = made(2, 48, dtype=dtype)
+    odd = made(3, 98, dtype=dtype)[1:, 1::2][:, :48], whole[:1].expand(2, 48), whole[:, :1].expand(2, 48)
+    for bias in (whole, *odd):
+        epilogues = {
+            "store": (Store(bias), made(16, 48)),
+            "gated": (Gated(SWIGLU, bias=bias), made(16, 24)),
+            "gated_pre": (Gated(SWIGLU, False, made(16, 48), bias), made(16, 24)),
+        }
+        for name, (epilogue, out) in epilogues.items():
+            form = cute.match_form(product(epilogue, index=index), out)
+            assert (form.epilogue, form.bias_bytes) == (name, dtype.itemsize)
+            form.check()
+    turns = cute.match_form(product(Gated(SWIGLU, True, bias=whole), index=index), made(16, 24))
+    assert (turns.epilogue, turns.bias_bytes) == ("gated", dtype.itemsize)
+    float32 = cute.match_form(product(Store(whole), index=index), made(16, 48, dtype=torch.float32))
+    assert (float32.epilogue, float32.bias_bytes) == ("store", dtype.itemsize)
+
+
+def test_a_bias_of_counted_rows_or_along_k_is_not_taken():
+    counted = Product(made(2, 3, 32), B, Counts(OFFS), epilogue=Store(made(2, 48)))
+    assert cute.match_form(counted, made(2, 3, 48)) is None
+    assert cute.match_form(along_k(epilogue=Store(made(2, 40))), made(2, 24, 40)) is None
+    assert cute.match_form(along_k(epilogue=Store(made(2, 40)), index=None), made(2, 24, 40)) is None
+
+
 def test_gathered_rows_have_a_form_of_their_own():
     form = cute.match_form(product(Store(), index=INDEX, a=made(5, 32)), made(16, 48))
     assert (form.epilogue, form.load, form.activation) == ("store", "gather", None)
@@ -100,7 +141,8 @@ def test_gathered_rows_have_a_form_of_their_own():
 @pytest.mark.parametrize(
     ("epilogue", "b", "index", "out"),
     [
-        (Gated(SWIGLU, bias=made(2, 48)), B, None, made(16, 24)),
+        (Gated(SWIGLU, True, bias=made(2, 48)), B.contiguous(), None, made(16, 24)),
+        (Store(made(2, 48), keep_tail=True), B, INDEX, made(16, 48)),
         (Gated(SWIGLU, interleaved=True), B.contiguous(), None, made(16, 24)),
         (Gated(SWIGLU, True, made(16, 48)), B, None, made(16, 24)),
         (backward(SWIGLU)._replace(interleaved=True), B, None, made(16, 96)),
@@ -113,7 +155,8 @@ def test_gathered_rows_have_a_form_of_their_own():
         (Store(keep_tail=True), B, INDEX, made(16, 48)),
     ],
     ids=[
-        "bias",
+        "a bias, columns take turns",
+        "a bias, kept tail",
         "columns take turns",
         "pre takes turns",
         "gradients take turns",
@@ -136,7 +179,7 @@ def test_rows_in_pieces_have_starts_and_ends_of_pieces():
     views = Views.of(Product(A, B, rows, epilogue=Gated(SWIGLU)), out)
     assert views.offs is ends
     assert views.layer[0] is INDEX
-    assert views.layer[5:] == (starts, arrived, 7)
+    assert views.layer[5:] == (starts, arrived, 7, None)
     form = cute.match_form(Product(A, B, rows, epilogue=Gated(SWIGLU)), out)
     assert (form.rows, form.load, form.epilogue) == ("pieces", "gather", "gated")
     assert cute.match_form(Product(A, B, rows), made(16, 48)) is None  # without an activation
@@ -154,7 +197,7 @@ def test_lines_along_k_are_gathered_of_either_operand():
     form = cute.match_form(along_k(), out)
     assert (form.along, form.b_major, form.load, form.epilogue) == ("k", "n", "gather", "store")
     swapped = along_k(RIGHT.mT, LEFT.mT, "b", ADD)
-    assert Views.of(swapped, out).layer == (INDEX, *(None,) * 7)
+    assert Views.of(swapped, out).layer == (INDEX, *(None,) * 8)
     form = cute.match_form(swapped, made(2, 40, 24, **LINES))
     assert (form.along, form.load, form.epilogue) == ("k", "gather_b", "add")
     form.check()

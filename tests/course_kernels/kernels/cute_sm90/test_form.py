@@ -40,6 +40,14 @@ SWIGLU, RELU2 = Activation(Function.SILU), Activation(Function.RELU2, gated=Fals
         (Form(rows="pieces", load="gather"), "rows must be 'ends' unless they are gathered and an activation follows"),
         (Form(rows="pieces", epilogue="gated", activation=SWIGLU), "rows must be 'ends' unless they are gathered"),
         (Form("k", "n", rows="pieces", load="gather"), "rows must be 'ends' where along is 'k', got 'pieces'"),
+        (Form(bias_bytes=1), "bias_bytes must be 0 or 2 or 4, got 1"),
+        (Form("k", "n", bias_bytes=2), "bias_bytes must be 0 where along is 'k', got 2"),
+        (
+            Form(epilogue="gated_backward", activation=SWIGLU, bias_bytes=4),
+            "bias_bytes must be 0 where epilogue is 'gated_backward', got 4",
+        ),
+        (Form("m", "k", 1, bias_bytes=2), "bias_bytes must be 0 unless rows have ends, operands have 16 bits and no"),
+        (Form(rows="counts", bias_bytes=4), "bias_bytes must be 0 unless rows have ends, operands have 16 bits and no"),
     ],
 )
 def test_forms_without_a_kernel_are_refused_by_the_field(form, said):
@@ -64,7 +72,8 @@ def test_every_other_combination_has_a_kernel():
     activated, gathered = 2 * 3, 2 * (1 + 3)  # majors of B, epilogues
     gathered_k = 2 * 2  # operands, epilogues
     in_pieces = 2 * 3  # majors of B, epilogues with an activation
-    along_m, along_k = sixteen_m + eight_m + activated + gathered + in_pieces, sixteen_k + eight_k + gathered_k
+    biased = 2 * 2 * (3 + 3 + 2)  # majors of B, dtypes of the bias, epilogues: plain, gathered, in pieces
+    along_m, along_k = sixteen_m + eight_m + activated + gathered + in_pieces + biased, sixteen_k + eight_k + gathered_k
     assert len(set(found)) == 2 * (along_m + along_k)
 
 
@@ -84,6 +93,11 @@ def test_warps_that_load():
 def test_the_gathered_operand():
     assert [Form("k", "n", load=load).gathered for load in ("tma", "gather", "gather_b")] == [None, "a", "b"]
     assert [Form("k", "n", load=load).has_others for load in ("tma", "gather", "gather_b")] == [False, True, True]
+
+
+def test_a_bias_is_a_tensor_of_its_own():
+    assert [Form(bias_bytes=each).has_others for each in (0, 2, 4)] == [False, True, True]
+    assert Form(bias_bytes=2).writes_zeros
 
 
 @pytest.mark.parametrize(

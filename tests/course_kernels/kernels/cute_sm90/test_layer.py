@@ -13,6 +13,7 @@ from course_kernels.kernels.cute_sm90.form import Form
 from in_flight import disassembled
 
 SWIGLU, RELU2 = Activation(Function.SILU), Activation(Function.RELU2, gated=False)
+CLAMPED = Activation(Function.SILU, alpha=1.702, limit=7.0, shift=1.0)
 # The most accumulators, one and two warp groups a tile.
 WIDE = CuteConfig(128, 256, 64, 2, 4, COOPERATIVE)
 TALL = CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=True)
@@ -144,3 +145,35 @@ def test_gathered_lines_along_k(compiled, config, load):
     copied = [line for line in sass.splitlines() if "LDGSTS." in line]
     assert len(copied) == copies
     assert all(re.search(r"\], !?P\d", line) for line in copied)
+
+
+@pytest.mark.parametrize("bias_bytes", [2, 4])
+@pytest.mark.parametrize("config", [WIDE, TALL], ids=lambda config: config.name)
+@pytest.mark.parametrize("epilogue", ["store", "gated", "gated_pre"])
+@pytest.mark.parametrize("load", ["tma", "gather"])
+def test_a_bias_is_added(compiled, config, epilogue, load, bias_bytes):
+    """A warp loads each column once, and every pair of columns that a thread has comes by a shuffle of pairs of 16
+    bits, or by two. The rest is the kernel without a bias."""
+    plain = Form(epilogue=epilogue, load=load, activation=CLAMPED if epilogue != "store" else None)
+    form = plain._replace(bias_bytes=bias_bytes)
+    ptx, sass = compiled(config, form)
+    assert spills((ptx, sass)) == []
+    without, _ = compiled(config, plain)
+    columns = sum(each.tile_n for each in config.shapes)
+    shuffles = re.findall(r"shfl\.sync\.idx\.b32\s+\S+ \S+ (\d+), 799, -1;", ptx)
+    assert [*map(int, shuffles)] == [j % 8 * 4 for j in range(columns // 8) for _ in range(bias_bytes // 2)]
+    loads = re.compile(r"ld\.global")
+    assert len(loads.findall(ptx)) - len(loads.findall(without)) == columns // 32
+    sums = sum(each.tile_m // config.sharing_groups * each.tile_n for each in config.shapes) // 128
+    assert (
+        ptx.count("add.f32") + ptx.count("add.rn.f32") - without.count("add.f32") - without.count("add.rn.f32") == sums
+    )
+    assert stores_of(ptx) == stores_of(without)
+    assert loads_of(ptx) == loads_of(without)
+
+
+def test_a_bias_of_rows_in_pieces_and_without_a_gate(compiled):
+    pieces = Form(rows="pieces", load="gather", epilogue="gated_pre", activation=SWIGLU, bias_bytes=2)
+    assert spills(compiled(WIDE, pieces)) == []
+    assert spills(compiled(SMALL, Form(epilogue="gated_pre", activation=RELU2, bias_bytes=4))) == []
+    assert spills(compiled(SMALL, Form("m", "n", epilogue="gated", activation=SWIGLU, bias_bytes=2))) == []

@@ -1,5 +1,5 @@
 """The Hopper kernel's parts for a layer of experts, against float64: gathered rows of A, activations of the sums, and
-their gradients; and gathered lines along K, of either operand, for the gradients of weights.
+their gradients; a bias; and gathered lines along K, of either operand, for the gradients of weights.
 
 What a kernel must not read is NaN, or an index far outside; what it must not write is a canary.
 """
@@ -57,8 +57,8 @@ class Made:
     """Operands of a product of a layer, fresh for each, in memory that is watched."""
 
     def __init__(self, device, sizes, columns, K, dtype=torch.bfloat16, *, gathered, b_major="k", seed=0, wide=True,
-                 interleaved=False):  # fmt: skip
-        """``columns`` of the product; ``wide``: B's strides are larger than they must be."""
+                 interleaved=False, bias=None):  # fmt: skip
+        """``columns`` of the product; ``wide``: B's strides are larger than they must be; ``bias``: its dtype."""
         self.generator = torch.Generator(device).manual_seed(seed)
         self.device, self.dtype = device, dtype
         rows = sum(sizes)
@@ -80,6 +80,11 @@ class Made:
         b = self.normal(*shape) / K**0.5
         b[..., K if b_major == "k" else columns :] = float("nan")
         self.b = b[..., :K].mT if b_major == "k" else b[..., :columns]
+        self.bias = None
+        if bias is not None:
+            # Between the columns, before the first group and after the last one there is NaN.
+            storage = torch.full((len(sizes) + 2, 2 * columns), float("nan"), dtype=bias, device=device)
+            self.bias = storage[1:-1, ::2].normal_(generator=self.generator)
 
     def normal(self, *shape):
         return torch.randn(shape, device=self.device, generator=self.generator).to(self.dtype)
@@ -95,6 +100,8 @@ class Made:
         found, start = [], 0
         for g, end in enumerate(self.offs.tolist()):
             found.append(rows[start:end].double() @ self.b[g].double())
+            if self.bias is not None:
+                found[-1] += self.bias[g].double()
             start = end
         return torch.cat(found)
 
@@ -148,7 +155,7 @@ def check_forward(made, activation, config, with_pre, repeat=2):
     for _ in range(repeat):
         pre = made.result(columns) if with_pre else None
         out = made.result(columns // (1 + activation.gated))
-        epilogue = Gated(activation, made.interleaved, pre)
+        epilogue = Gated(activation, made.interleaved, pre, made.bias)
         launch(Product(made.a, made.b, Ends(made.offs, made.index), epilogue=epilogue), out, config)
         results.append(out.clone())
     assert torch.equal(results[0], results[-1]), "two runs differ"
@@ -301,13 +308,102 @@ def test_columns_of_weights_contiguous(device, epilogue):
             check_forward(made, SWIGLU, config, epilogue == "gated_pre")
 
 
-def test_gate_and_up_take_turns(device):
+BIASES = {"16 bits": torch.bfloat16, "float32": torch.float32}
+
+
+@pytest.mark.parametrize("gathered", [False, True], ids=["tma", "gathered"])
+@pytest.mark.parametrize("bias", [None, *BIASES.values()], ids=str)
+def test_gate_and_up_take_turns(device, bias, gathered):
     for config in some(Form(epilogue="gated", activation=SWIGLU)):
-        made = Made(device, SIZES["ragged"], 400, 200, gathered=False, interleaved=True)
-        check_forward(made, SWIGLU, config, False)
+        for name, sizes in SIZES.items():
+            for columns in extents(config)[:3]:
+                made = Made(
+                    device, sizes, 2 * columns, 200 if name != "one" else 16, gathered=gathered, interleaved=True,
+                    bias=bias,
+                )  # fmt: skip
+                check_forward(made, CLAMPED, config, False)
+    made = Made(device, SIZES["ragged"], 400, 200, gathered=False, interleaved=True)
     pre, out = made.result(400), made.result(200)
     product = Product(made.a, made.b, Ends(made.offs), epilogue=Gated(SWIGLU, True, pre))
     assert cute.match_form(product, out) is None  # it would store pre with the gate's columns first
+
+
+@pytest.mark.parametrize("gathered", [False, True], ids=["tma", "gathered"])
+@pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
+@pytest.mark.parametrize(("form", "config"), pairs("gated", "gated_pre"))
+def test_a_bias_before_the_activation(device, form, config, bias, gathered):
+    """The stored argument includes it."""
+    for seed, (name, sizes) in enumerate(SIZES.items()):
+        for columns in extents(config):
+            K = 200 if name != "one" else 16
+            made = Made(device, sizes, 2 * columns, K, gathered=gathered, seed=seed, bias=bias)
+            check_forward(made, CLAMPED, config, form.epilogue == "gated_pre")
+
+
+@pytest.mark.parametrize("gathered", [False, True], ids=["tma", "gathered"])
+@pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
+@pytest.mark.parametrize("config", some(Form()), ids=lambda config: config.name)
+def test_a_bias_without_an_activation(device, config, bias, gathered):
+    """The tail becomes zeros, without the bias; empty groups have no rows to add theirs to."""
+    for seed, (name, sizes) in enumerate(SIZES.items()):
+        for columns in extents(config):
+            made = Made(device, sizes, columns, 200 if name != "one" else 16, gathered=gathered, seed=seed, bias=bias)
+            for dtype in (torch.bfloat16, torch.float32):
+                out = made.result(columns, dtype)
+                out.fill_(float("nan"))
+                rows = Ends(made.offs, made.index)
+                form = launch(Product(made.a, made.b, rows, epilogue=Store(made.bias)), out, config)
+                assert (form.epilogue, form.bias_bytes) == ("store", bias.itemsize)
+                assert not out[made.used :].any()
+                out[made.used :] = CANARY
+                assert_close(out, made.sums(), "product")
+
+
+@pytest.mark.parametrize("strides", ["one row", "one number", "columns"])
+def test_a_bias_of_other_strides(device, strides):
+    """One row for all groups, one number for all columns of a group, groups next to each other; in float16, too."""
+    for dtype in (torch.bfloat16, torch.float16):
+        for epilogue in ("store", "gated_pre"):
+            form = Form("m", "n", epilogue=epilogue, activation=SWIGLU if epilogue != "store" else None)
+            for config in configs_for(form)[::3]:
+                made = Made(device, SIZES["ragged"], 400, 200, dtype, gathered=True, b_major="n", bias=dtype)
+                made.bias = {
+                    "one row": made.bias[:1].expand(made.bias.shape), "columns": made.bias.mT.contiguous().mT,
+                    "one number": made.bias[:, :1].expand(made.bias.shape),
+                }[strides]  # fmt: skip
+                if epilogue == "gated_pre":
+                    check_forward(made, SWIGLU, config, True)
+                    continue
+                out = made.result(400)
+                rows = Ends(made.offs, made.index)
+                launch(Product(made.a, made.b, rows, epilogue=Store(made.bias)), out, config)
+                out[made.used :] = CANARY
+                assert_close(out, made.sums(), "product")
+
+
+@pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
+def test_a_bias_of_many_tiles_a_cta(device, bias):
+    for epilogue in ("store", "gated", "gated_pre"):
+        for config in some(Form(epilogue=epilogue, activation=SWIGLU if epilogue != "store" else None)):
+            made = Made(device, SIZES["skewed"], 4096, 1544, gathered=True, bias=bias)
+            if epilogue != "store":
+                check_forward(made, SWIGLU, config, epilogue == "gated_pre")
+                continue
+            out = made.result(4096)
+            launch(Product(made.a, made.b, Ends(made.offs, made.index), epilogue=Store(made.bias)), out, config)
+            out[made.used :] = CANARY
+            assert_close(out, made.sums(), "product")
+
+
+def test_a_bias_is_added_in_float32_to_whole_sums(device):
+    """What a kernel loses that starts from the bias: sums that are small beside it."""
+    for config in some(Form()):
+        made = Made(device, SIZES["ragged"], 264, 2048, gathered=False, bias=torch.float32)
+        made.bias.fill_(2.0**12)
+        out = made.result(264, torch.float32)
+        launch(Product(made.a, made.b, Ends(made.offs), epilogue=Store(made.bias)), out, config)
+        difference = (out[: made.used].double() - made.sums()).abs()
+        assert difference.max() <= 2.0**-11, config.name  # half of the last bit of 2**12, and the sums' own errors
 
 
 @pytest.mark.parametrize("config", some(Form()), ids=lambda config: config.name)
