@@ -87,7 +87,7 @@ RECORDS = {
     "sanitizers_cute": Part("verify.sanitize_cute"),
 }
 # Records that could be measured and have not been.
-UNMEASURED = {"moe_h100", "moe_forward_h100", "moe_training", "moe_training_h100"}
+UNMEASURED = {"moe_h100", "moe_forward_h100", "moe_training_h100"}
 FILES = {
     *RECORDS,
     *(f"{name}_{gpu}" for name, part in RECORDS.items() for gpu in part.other_gpus),

@@ -137,6 +137,24 @@ def layer_gain() -> str:
     )
 
 
+def training_gain() -> str:
+    """A sentence: a training step of a whole model on the layer over the same on transformers' experts; nothing without
+    a record."""
+    if not recorded("moe_training"):
+        return ""
+    measured = record.load("moe_training")
+    gains = []
+    for row in measured["rows"]:
+        ours, theirs = (row["tokens_per_second"][way] for way in ("ours", "transformers"))
+        gains.append(f"{ours / theirs:.2f} times as fast with {row['sequences'] * row['length']:,} tokens")
+    layers = measured["extents"]["num_hidden_layers"]
+    return (
+        f"A training step of a whole model, {layers} layers of Qwen3-30B-A3B's extents in transformers, with\n"
+        f"attention, norms and AdamW, is {listing(gains)} (bfloat16, one {gpu_of(measured)}):\n"
+        "the layer of experts is a part of it. " + provenance_of(measured)
+    )
+
+
 def parallel_table() -> str:
     """Milliseconds of each recorded layer over several GPUs."""
     if not (records := layer_records.parallel_records()):

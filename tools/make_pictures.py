@@ -332,6 +332,7 @@ def jagged_table() -> str:
 TABLES = {
     PAGE: {
         "moe": layer_tables.layer_table,
+        "moe_training": layer_tables.training_gain,
         "moe_forward": layer_tables.forward_table,
         "expert_parallel": layer_tables.parallel_table,
         "zoo": zoo_table,

@@ -128,11 +128,24 @@ def test_generation_token_by_token(name):
     assert torch.equal(*found)
 
 
+def compiles_without_experts():
+    """Whether a dense model compiles in one graph."""
+    dense = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**SMALL)).to(DEVICE)
+    compiled = torch.compile(dense.forward, fullgraph=True, backend="aot_eager")
+    try:
+        compiled(ids(), labels=ids())
+    except torch._dynamo.exc.Unsupported:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("name", ["Qwen3Moe", "GptOss"])
 def test_compiled_without_a_graph_break(name):
     model = model_of(name)
     wanted = trained(model, "course_kernels")
     torch._dynamo.reset()
+    if not compiles_without_experts():  # torch 2.11 with transformers 5.24
+        pytest.skip("this torch does not compile a model of transformers that has no experts, either")
     model.forward = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
     found = trained(model, "course_kernels")
     torch._dynamo.reset()
@@ -236,7 +249,7 @@ def both(module, tokens=7, elsewhere=False):
             weights = weights.masked_fill(chosen == 3, 0.0)
         weights.requires_grad_()
         out = made(x, chosen, weights)
-        out.sin().sum().backward()
+        out.backward(torch.randn(tokens, 128, generator=rng).to(DEVICE))
         found.append([out.detach(), x.grad, weights.grad, *(each.grad for each in made.parameters())])
     return found
 
