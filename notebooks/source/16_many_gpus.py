@@ -229,10 +229,9 @@ for way in ("by hand, our products", "all_to_all", "symmetric", "symmetric, in a
     print(f"1,024 tokens, {way}: " + (f"{few[way] / 1e3:.2f} ms" if way in few else "not recorded yet"))
 
 # %% [markdown]
-# With 1,024 tokens a GPU has little to do, and a call takes as long as its host. To deduplicate is more work for the
-# host, so *all_to_all* is slower than *by hand* here. In a CUDA graph the host has no part. NCCL's way reads sizes on
-# the host, so it cannot be in a graph. *symmetric* can: nothing is read on the host, and kernels write rows into the
-# memory of other GPUs, over NVLink.
+# With 1,024 tokens a GPU has little to do, and a call takes as long as its host. On a faster one, *by hand* took two
+# thirds of this time. In a CUDA graph the host has no part. NCCL's way reads sizes on the host, so it cannot be in a graph. *symmetric* can:
+# nothing is read on the host, and kernels write rows into the memory of other GPUs, over NVLink.
 #
 # ### Recorded
 #
@@ -254,8 +253,8 @@ else:
     print("not recorded yet")
 
 # %% [markdown]
-# Chunks never pay here. Nor does it always pay to deduplicate over NCCL: with Qwen3, uniform routing and four GPUs,
-# *all_to_all* gains nothing over *by hand*. And the larger the experts, the less the exchange counts: Mixtral's take
+# Chunks never pay here. Nor does it always pay to deduplicate over NCCL: with Qwen3 and Zipf's routing on two GPUs, or
+# uniform routing on four, *all_to_all* gains nothing over *by hand*. And the larger the experts, the less the exchange counts: Mixtral's take
 # most of the time in every way. Where does the rest of the time go? Here is Qwen3's layer with 16,384 tokens, in a
 # graph, so without the host:
 
