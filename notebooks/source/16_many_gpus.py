@@ -230,8 +230,9 @@ for way in ("by hand, our products", "all_to_all", "symmetric", "symmetric, in a
 
 # %% [markdown]
 # With 1,024 tokens a GPU has little to do, and a call takes as long as its host. On a faster one, *by hand* took two
-# thirds of this time. In a CUDA graph the host has no part. NCCL's way reads sizes on the host, so it cannot be in a graph. *symmetric* can:
-# nothing is read on the host, and kernels write rows into the memory of other GPUs, over NVLink.
+# thirds of this time. In a CUDA graph the host has no part. NCCL's way reads sizes on the host, so it cannot be in a
+# graph. *symmetric* can: nothing is read on the host, and kernels write rows into the memory of other GPUs, over
+# NVLink.
 #
 # ### Recorded
 #
@@ -254,9 +255,9 @@ else:
 
 # %% [markdown]
 # Chunks never pay here. Nor does it always pay to deduplicate over NCCL: with Qwen3 and Zipf's routing on two GPUs, or
-# uniform routing on four, *all_to_all* gains nothing over *by hand*. And the larger the experts, the less the exchange counts: Mixtral's take
-# most of the time in every way. Where does the rest of the time go? Here is Qwen3's layer with 16,384 tokens, in a
-# graph, so without the host:
+# uniform routing on four, *all_to_all* gains nothing over *by hand*. And the larger the experts, the less the exchange
+# counts: Mixtral's take most of the time in every way. Where does the rest of the time go? Here is Qwen3's layer with
+# 16,384 tokens, in a graph, so without the host:
 
 # %%
 graph, alone = "symmetric, in a graph", "the layer alone, on the rows that arrive, in a graph"

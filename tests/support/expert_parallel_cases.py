@@ -481,6 +481,9 @@ class SharedMemory(Symmetric):
         dist.recv(torch.zeros(1), group=self.group, group_src=(self.group.rank() - step) % self.group.size())
 
 
+KERNELS = dict(backend="triton", num_sms=None if torch.cuda.is_available() else 1)  # interpreted, one program is enough
+
+
 @contextlib.contextmanager
 def copying(always):
     """Let copy engines bring all rows, or none."""
@@ -511,7 +514,7 @@ def symmetric_in_shared_memory(world):
     """Values and gradients of a layer, with sentinels, a rank without tokens and more memory than tokens."""
     if world.device.type != "cpu":
         return True
-    for options in ({}, dict(backend="triton"), dict(backend="triton", weights_on="input")):
+    for options in ({}, KERNELS, KERNELS | dict(weights_on="input")):
         way = SharedMemory(world.group, EXPERTS // world.size, 10)
         found = same_as_one(world, ids=lambda each: torch.where(each == 3, EXPERTS, each), transport=way, **options)
         if found is not True:
@@ -538,7 +541,7 @@ def symmetric_forward(world):
     peers.push = noting
     try:
         for options in ({}, dict(weights_on="input"), dict(fp8_recipe="rowwise")):
-            options["backend"] = "triton"
+            options |= KERNELS
             wanted = None
             for by_halves in (range(world.size), (), (0,), ()):
                 pushed.clear()
@@ -568,7 +571,7 @@ def symmetric_gradients(world):
     ep = ExpertParallel(world.group, EXPERTS, **({} if on_cpu else SYMMETRIC))
     ep.transport = SharedMemory(world.group, EXPERTS // world.size, 12) if on_cpu else ep.transport
     for weights_on in ("output", "input"):
-        options, found = dict(weights_on=weights_on, backend="triton"), []
+        options, found = dict(weights_on=weights_on, **KERNELS), []
         for halves in (True, False, world.rank == 0):
             leaves = [each.detach().clone().requires_grad_() for each in (x, gate_up, down, weights)]
             if halves:
@@ -685,7 +688,6 @@ BOTH = {
     )
 }  # fmt: skip
 LAST = {"dead_rank": dead_rank, "other_gradients": other_gradients}
-CASES = BOTH | LAST
 ON_GPUS = {each.__name__: each for each in (symmetric_checks, symmetric, symmetric_graph)}
 
 if __name__ == "__main__":

@@ -99,6 +99,15 @@ def main(cases) -> None:
     print(json.dumps(merged))
 
 
+def check(module: str, size: int, device: str) -> None:
+    """Run all cases of a module of ``tests/support``, and raise unless all are right. One test does: several ones would
+    be dealt to processes of pytest, each of which would run all cases."""
+    results = found(module, size, device)
+    wrong = {name: result for name, result in results.items() if result is not True}
+    assert results
+    assert not wrong, "\n".join(f"{name}: {text}" for name, text in wrong.items())
+
+
 def found(module: str, size: int, device: str) -> dict:
     """The result of each case of a module of ``tests/support``."""
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

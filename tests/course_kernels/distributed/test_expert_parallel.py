@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
 import torch
 
@@ -20,25 +18,21 @@ def on_gpus(size: int):
 
 
 WORLDS = [(2, "cpu"), (4, "cpu"), on_gpus(2), on_gpus(4)]
-found = functools.cache(ranks.found)
 
 
-@pytest.mark.parametrize("case", expert_parallel_cases.CASES)
 @pytest.mark.parametrize("size, device", WORLDS)
-def test_layer(size, device, case):
-    results = found(expert_parallel_cases.__file__, size, device)
-    assert results[case] is True, results[case]
+def test_layer(size, device):
+    ranks.check(expert_parallel_cases.__file__, size, device)
 
 
-@pytest.mark.parametrize("case", expert_parallel_cases.ON_GPUS)
-@pytest.mark.parametrize("size, device", WORLDS[2:])
-def test_layer_on_gpus(size, device, case):
-    results = found(expert_parallel_cases.__file__, size, device)
-    assert results[case] is True, results[case]
-
-
-@pytest.mark.parametrize("case", expert_parallel_training.CASES)
 @pytest.mark.parametrize("size, device", WORLDS[1:])
-def test_training(size, device, case):
-    results = found(expert_parallel_training.__file__, size, device)
-    assert results[case] is True, results[case]
+def test_training(size, device):
+    ranks.check(expert_parallel_training.__file__, size, device)
+
+
+def test_every_mistake_of_every_case_is_told(tmp_path):
+    cases = "dict(right=lambda world: True, other=lambda world: f'rank {world.rank} of {world.size}', after=dict)"
+    module = tmp_path / "cases.py"
+    module.write_text(f"import ranks\nif __name__ == '__main__':\n    ranks.main({cases})\n")
+    with pytest.raises(AssertionError, match=r"other: rank 0: rank 0 of 2\nafter: rank 0: Traceback"):
+        ranks.check(str(module), 2, "cpu")
