@@ -79,13 +79,15 @@ def test_library_asks_for_torch_and_triton_only_and_the_course_pins_versions_tha
 
 
 def test_library_imports_torch_and_triton_alone():
-    """CuTe DSL and Helion have extras, an integration is of what it is named after; NumPy is the interpreter's own
-    requirement, which runtime checks."""
+    """CuTe DSL and Helion have extras, an integration is of what it is named after, and their package checks versions;
+    NumPy is the interpreter's own requirement, which runtime checks."""
     package = ROOT / "src" / "course_kernels"
     for path in package.rglob("*.py"):
         admitted = {"course_kernels", "torch", "triton"} | ({"numpy"} if path == package / "runtime.py" else set())
         admitted |= {"cutlass"} if {"cutlass_ops", "cute_sm90", "compiled_cache.py"} & set(path.parts) else set()
-        admitted |= {path.stem.removesuffix("_ep")} if path.parent.name == "integrations" else set()
+        if path.parent.name == "integrations":
+            modules = path.parent.glob("*.py") if path.stem == "__init__" else [path]
+            admitted |= {each.stem.removesuffix("_ep") for each in modules}
         admitted |= {"helion"} if path.name in ("helion_kernels.py", "helion_peer.py") else set()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

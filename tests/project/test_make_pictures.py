@@ -132,12 +132,23 @@ def test_without_records_tables_say_so_and_readme_shows_products(tool, monkeypat
         monkeypatch.setattr(tables, "recorded", lambda each, name=name: name)
         assert image in tables.picture()
     monkeypatch.setattr(tables, "recorded", lambda each: False)
+    monkeypatch.setattr(tables.layer_records, "parallel_records", list)
     assert tables.layer_table() == tables.forward_table() == tables.parallel_table() == tables.NOT_RECORDED
-    assert tables.layer_gain() == tables.parallel_gain() == ""
+    assert tables.layer_gain() == tables.training_gain() == tables.parallel_gain() == ""
 
 
 def test_words_are_listed(tool):
     assert [tool.layer_tables.listing(each) for each in ("a", "ab", "abc")] == ["a", "a and b", "a, b and c"]
+
+
+def test_the_gain_of_a_model_is_of_its_tokens_a_second(made_up):
+    rows = [
+        dict(sequences=n, length=50, tokens_per_second=dict(ours=3.0 * n, transformers=2.0), us={}) for n in (1, 2)
+    ]  # fmt: skip
+    words = made_up(rows=rows, extents=dict(num_hidden_layers=7)).training_gain()
+    assert "7 layers" in words
+    assert "1.50 times as fast with 50 tokens and 3.00 times as fast with 100 tokens" in " ".join(words.split())
+    assert "one H7" in words
 
 
 def test_the_gain_on_several_gpus_is_of_a_step_over_the_same_by_hand(made_up):

@@ -13,9 +13,9 @@ from course_kernels.engine.product import Ends, Pieces, Problem, Product
 from course_kernels.packed.checks import problem_of
 
 
-def chosen(total=300, config=None, bias=None, backend="auto"):
+def chosen(total=300, config=None, bias=None, keep_tail=False, backend="auto"):
     a, b = torch.zeros(total, 24).bfloat16(), torch.zeros(3, 40, 24).bfloat16().mT
-    product = Product.packed(a, b, torch.zeros(3, dtype=torch.int32), bias)
+    product = Product.packed(a, b, torch.zeros(3, dtype=torch.int32), bias, keep_tail=keep_tail)
     problem = problem_of(product, Options(backend=backend, config=config))
     return offers.choose(problem, product, torch.zeros(total, 40).bfloat16())
 
@@ -33,6 +33,7 @@ def test_the_named_backend(hopper):
     assert isinstance(chosen(backend="torch"), torch_loop.Plan)
     assert chosen(backend="triton") is launch
     assert chosen(backend="cute") is cute
+    assert chosen(backend="cute", bias=torch.zeros(3, 40)) is cute
 
 
 @pytest.mark.parametrize(("backend", "along_k"), [("torch", False), ("auto", False), ("triton", True)])
@@ -63,7 +64,7 @@ def test_auto_takes_torch_on_cpu_tensors():
     "options, why",
     [
         (dict(config=GemmConfig()), "a configuration is one of the Triton kernels"),
-        (dict(bias=torch.zeros(3, 40)), "the kernel in CuTe DSL adds no bias"),
+        (dict(keep_tail=True), "the kernel in CuTe DSL writes the tail"),
     ],
 )
 def test_the_triton_kernels_take_what_cute_does_not(hopper, options, why):
