@@ -229,10 +229,9 @@ for way in ("by hand, our products", "all_to_all", "symmetric", "symmetric, in a
     print(f"1,024 tokens, {way}: " + (f"{few[way] / 1e3:.2f} ms" if way in few else "not recorded yet"))
 
 # %% [markdown]
-# With 1,024 tokens a GPU has little to do, and a call takes as long as its host. On a faster one, *by hand* took two
-# thirds of this time. In a CUDA graph the host has no part. NCCL's way reads sizes on the host, so it cannot be in a
-# graph. *symmetric* can: nothing is read on the host, and kernels write rows into the memory of other GPUs, over
-# NVLink.
+# With 1,024 tokens a GPU has little to do, and a call takes as long as its host. Another host may be faster or slower.
+# In a CUDA graph the host has no part. NCCL's way reads sizes on the host, so it cannot be in a graph. *symmetric* can:
+# nothing is read on the host, and kernels write rows into the memory of other GPUs, over NVLink.
 #
 # ### Recorded
 #

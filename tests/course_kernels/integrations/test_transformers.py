@@ -144,7 +144,7 @@ def test_compiled_without_a_graph_break(name):
     model = model_of(name)
     wanted = trained(model, "course_kernels")
     torch._dynamo.reset()
-    if not compiles_without_experts():  # torch 2.11 with transformers 5.24
+    if runtime.mode() == "gpu" and not compiles_without_experts():  # as on a machine with torch 2.11
         pytest.skip("this torch does not compile a model of transformers that has no experts, either")
     model.forward = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
     found = trained(model, "course_kernels")

@@ -1,4 +1,4 @@
-"""What a transport does: ``dispatch`` and ``combine`` are made of it."""
+"""What every transport can do. ``dispatch`` and ``combine`` call nothing else of it."""
 
 from __future__ import annotations
 

@@ -857,7 +857,8 @@ def test_scaled_by_default(device, monkeypatch, sizes):
 @pytest.mark.parametrize("layout_bias", ["row", "col", "every_other"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_a_bias(device, monkeypatch, dtype, layout_bias):
-    """Of both dtypes and any strides, with empty groups, a ragged last tile, and zeros for the tail."""
+    """A bias of 16 bits or of float32, with any strides. Groups may be empty, the last tile is not full, and the rows
+    after the last group get zeros."""
     cute_alone(monkeypatch)
     for bias, out_dtype, layout_b in ((dtype, None, "col"), (torch.float32, torch.float32, "row")):
         for N in (8, 136, 264, 1032):
@@ -867,23 +868,6 @@ def test_a_bias(device, monkeypatch, dtype, layout_bias):
             )  # fmt: skip
             check(case, call, device=device)
             check(dataclasses.replace(case, values="normal", sizes=(3, 0, 700)), call, device=device)
-
-
-@hopper
-@pytest.mark.parametrize("backend", ["cute", "auto"])
-def test_a_biased_layer_and_its_gradients(device, monkeypatch, backend):
-    """The same as the Triton kernel's; the bias is added in float32 to sums that are exact."""
-    ends = torch.tensor([140, 140, 400], dtype=torch.int32, device=device)
-    a = integers((440, 64), torch.bfloat16, 1, device=device).requires_grad_()
-    weight = integers((3, 96, 64), torch.bfloat16, 2, device=device).requires_grad_()
-    bias = integers((3, 96), torch.bfloat16, 4, device=device).requires_grad_()
-    results = []
-    for each in ("triton", backend):
-        out = grouped_mm(a, weight.mT, offs=ends, bias=bias, backend=each)
-        grad = integers(out.shape, out.dtype, 3, device=device)
-        results.append((out, *torch.autograd.grad(out, (a, weight, bias), grad)))
-        cute_alone(monkeypatch)  # from the second on
-    assert all(torch.equal(x, y) for x, y in zip(*results))
 
 
 @hopper
@@ -916,15 +900,20 @@ def test_what_it_does_not_take_is_computed_all_the_same(device):
 
 
 @hopper
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("backend", ["cute", "auto"])
-def test_a_layer_and_its_gradients(device, monkeypatch, backend):
+def test_a_layer_and_its_gradients(device, monkeypatch, backend, biased):
+    """All sums are exact, so both kernels give the same bits."""
     ends = torch.tensor([140, 140, 400], dtype=torch.int32, device=device)
-    a = integers((440, 64), torch.bfloat16, 1, device=device).requires_grad_()
-    weight = integers((3, 96, 64), torch.bfloat16, 2, device=device).requires_grad_()
+    shapes = [(440, 64), (3, 96, 64), *([(3, 96)] if biased else [])]
+    a, weight, *bias = (
+        integers(shape, torch.bfloat16, seed, device=device).requires_grad_() for seed, shape in enumerate(shapes, 1)
+    )
     results = []
     for each in ("triton", backend):
-        out = grouped_mm(a, weight.mT, offs=ends, backend=each)
-        results.append((out, *torch.autograd.grad(out, (a, weight), integers(out.shape, out.dtype, 3, device=device))))
+        out = grouped_mm(a, weight.mT, offs=ends, bias=bias[0] if biased else None, backend=each)
+        grad = integers(out.shape, out.dtype, 4, device=device)
+        results.append((out, *torch.autograd.grad(out, (a, weight, *bias), grad)))
         cute_alone(monkeypatch)  # from the second on
     assert all(torch.equal(x, y) for x, y in zip(*results))
 

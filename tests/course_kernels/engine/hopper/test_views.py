@@ -107,7 +107,8 @@ def test_forms(epilogue, columns, expected):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("index", [None, INDEX], ids=["tma", "gathered"])
 def test_forms_with_a_bias(index, dtype):
-    """Of any strides: one number for all columns, or one row for all groups, too."""
+    """The kernel takes a bias with any strides. A stride may be 0: one number serves all columns, or one row all
+    groups."""
     whole = made(2, 48, dtype=dtype)
     odd = made(3, 98, dtype=dtype)[1:, 1::2][:, :48], whole[:1].expand(2, 48), whole[:, :1].expand(2, 48)
     for bias in (whole, *odd):

@@ -396,7 +396,7 @@ def test_a_bias_of_many_tiles_a_cta(device, bias):
 
 
 def test_a_bias_is_added_in_float32_to_whole_sums(device):
-    """What a kernel loses that starts from the bias: sums that are small beside it."""
+    """A kernel that began its sum with a large bias would round away the small products that it adds to it."""
     for config in some(Form()):
         made = Made(device, SIZES["ragged"], 264, 2048, gathered=False, bias=torch.float32)
         made.bias.fill_(2.0**12)
