@@ -12,11 +12,12 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from course_kernels import runtime
 from course_kernels.contexts import refuse_tangents, refuse_transforms
-from course_kernels.distributed.motion import Choices, combine, dispatch, settled, through
+from course_kernels.distributed.motion import Choices, ThroughPlan, combine, dispatch, settled, through
 from course_kernels.distributed.overlap import overlapped
 from course_kernels.distributed.plan import Homes, Plan
 from course_kernels.distributed.transports import TRANSPORTS, Transport
 from course_kernels.distributed.transports.transport import Direct
+from course_kernels.engine.plans import PlanCache
 from course_kernels.moe.parallel import Kernels, Layer
 from course_kernels.moe.routing import check_ids
 from course_kernels.schedule import Cluster, ExpertLayer, LayerTime, layer_time
@@ -135,7 +136,7 @@ class ExpertParallel:
         if not isinstance(chunks, int) or isinstance(chunks, bool) or chunks < 1:
             raise ValueError(f"chunks must be an int of at least 1, got {chunks!r}")
         self.num_experts, self.num_local_experts, self.chunks = num_experts, num_experts // ranks, chunks
-        self.rank = self.group.rank()
+        self.rank, self.plans = self.group.rank(), PlanCache()
         self.transport: Transport = TRANSPORTS[transport].of(self.group, self.num_local_experts, max_tokens)
 
     def __repr__(self) -> str:
@@ -280,6 +281,11 @@ class ExpertParallel:
             return through(kernels, self.transport, self._journey(x, top_k_index, top_k_weights, plan, "routing"))
         rows, choices, handle = self._dispatched(x, top_k_index, top_k_weights, plan, "routing")
         return self.combine(layer(rows, choices.weights, choices.routing), handle)
+
+    def plan_calls(self, kernels: Kernels) -> ThroughPlan | None:
+        """A plan of calls of ``feed_forward`` like one that was made, for ``moe_feed_forward``."""
+        planned = self.chunks == 1 and isinstance(self.transport, Direct) and kernels.float8 is None
+        return ThroughPlan(kernels, self.transport) if planned else None
 
     def products_sms(self, device: torch.device, num_sms: int | None) -> int | None:
         """The SMs that products may use, as ``moe_feed_forward`` asks before ``feed_forward``: ``num_sms`` if given;

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,7 +14,8 @@ from course_kernels.distributed.plan import Arrived, Plan
 from course_kernels.distributed.transports.transport import Direct, Transport
 from course_kernels.distributed.wire import settling
 from course_kernels.moe import Routing, fp8_layer, layer
-from course_kernels.moe.form import Operands
+from course_kernels.moe.form import Arriving, Operands
+from course_kernels.moe.layer_plan import LayerPlan
 from course_kernels.moe.parallel import Kernels
 from course_kernels.moe.steps import uncombined
 from course_kernels.moe.torch_ops import ONCE, collected, prepared
@@ -79,13 +81,11 @@ class _Through(torch.autograd.Function):
     ``combine`` and their backwards do: each rank may take either way."""
 
     @staticmethod
-    def forward(ctx, x, gate_up, down, weights, gate_up_bias, down_bias, kernels: Kernels, transport, journey):
+    def forward(ctx, x, gate_up, down, weights, gate_up_bias, down_bias, kernels, transport, journey, experts):
         (rows, sent, plan), arriving = transport.arrive(x, weights, journey)
         operands = kernels.operands._replace(x=rows, weights=sent)
         with settling(arriving and arriving.settle):
-            results, pre = layer.forward(
-                operands, plan.routing, kernels.form, keep=True, combine=uncombined, arriving=arriving
-            )  # fmt: skip
+            results, pre = experts(operands, plan.routing, arriving)
         sent = sent.clone()
         ctx.save_for_backward(*operands._replace(x=rows.clone(), weights=sent), pre)
         ctx.form, ctx.main_grads, ctx.transport, ctx.plan = kernels.form, kernels.main_grads, transport, plan
@@ -105,26 +105,72 @@ class _Through(torch.autograd.Function):
             )  # fmt: skip
         of_input = operands.weights if ctx.form.on_input else None
         x, weights = ctx.transport.collect(found.x, found.weights, ctx.plan, True, of_input)
-        return *found._replace(x=x, weights=weights), None, None, None
+        return *found._replace(x=x, weights=weights), None, None, None, None
 
 
-def through(kernels: Kernels, transport: Direct, journey: Plan | Tensor) -> Tensor:
+Rows: TypeAlias = Callable[[Operands, Routing, Arriving | None], tuple[Tensor, Tensor | None]]
+"""What computes the rows of experts, and the activation's argument, from tokens that may be arriving."""
+
+
+def through(kernels: Kernels, transport: Direct, journey: Plan | Tensor, experts: Rows | None = None) -> Tensor:
     """Send tokens to their ranks, apply the layer there, and return the results: (T, H), differentiable. The layer's
-    last step, and its backward's, sums rows of experts straight into the memory of the tokens' ranks."""
-    weights = kernels.operands.weights.float()
-    operands, form, float8, _ = kernels
-    if wants_grad(*operands):
-        return _Through.apply(*operands._replace(weights=weights), kernels, transport, journey)
+    last step, and its backward's, sums rows of experts straight into the memory of the tokens' ranks. ``experts``: None
+    finds the products anew."""
+    operands, keep = kernels.operands, wants_grad(*kernels.operands)
+    weights, experts = operands.weights.float(), experts or _rows_of(kernels, keep)
+    if keep:
+        return _Through.apply(*operands._replace(weights=weights), kernels, transport, journey, experts)
     (rows, sent, plan), arriving = transport.arrive(operands.x, weights, journey)
-    operands, given = operands._replace(x=rows, weights=sent), dict(keep=False, combine=uncombined)
     with settling(arriving and arriving.settle):
+        results, _ = experts(operands._replace(x=rows, weights=sent), plan.routing, arriving)
+    return transport.collect(results, None, plan, True, None if kernels.form.on_input else sent)[0]
+
+
+def _rows_of(kernels: Kernels, keep: bool) -> Rows:
+    """The way of a layer without a plan."""
+    _, form, float8, _ = kernels
+
+    def rows(operands: Operands, routing: Routing, arriving: Arriving | None) -> tuple[Tensor, Tensor | None]:
         if float8 is None:
-            results, _ = layer.forward(operands, plan.routing, form, **given, arriving=arriving)
-        else:
-            if arriving is not None:
-                arriving.settle()
-            results, _ = fp8_layer.forward(operands, float8, plan.routing, form, **given)
-    return transport.collect(results, None, plan, True, None if form.on_input else sent)[0]
+            return layer.forward(operands, routing, form, keep=keep, combine=uncombined, arriving=arriving)
+        if arriving is not None:
+            arriving.settle()
+        return fp8_layer.forward(operands, float8, routing, form, keep=keep, combine=uncombined)
+
+    return rows
+
+
+class ThroughPlan:
+    """A call of ``through`` for arguments of one key, whose checks an earlier call has passed. It serves as a plan; see
+    ``moe.layer_plan``.
+
+    Args:
+        kernels: of that call.
+        transport: between the ranks.
+    """
+
+    keep = False  # ``through`` does, if it has to
+
+    def __init__(self, kernels: Kernels, transport: Direct):
+        self._keeps = wants_grad(*kernels.operands)
+        self._kernels, self._transport = kernels._replace(operands=None), transport
+        self._experts: Rows | None = None
+
+    def prepare(self, operands: Operands, ids: Tensor) -> tuple[Operands, Tensor]:
+        """Return what ``forward`` takes: ids travel to the ranks that sort them."""
+        return operands, ids
+
+    def forward(self, operands: Operands, ids: Tensor, scales: Any) -> tuple[Tensor, None]:
+        """Compute the result (T, H)."""
+        return through(self._kernels._replace(operands=operands), self._transport, ids, self._rows), None
+
+    def _rows(self, operands: Operands, routing: Routing, arriving: Arriving | None) -> tuple[Tensor, Tensor | None]:
+        if self._experts is None:
+            form, rows = self._kernels.form, routing.tokens.shape[0]
+            self._experts = _rows_of(self._kernels, self._keeps)
+            if layer.is_fused(operands, form, rows, self._keeps):
+                self._experts = LayerPlan(operands, routing.rows, form, self._keeps, rows).products
+        return self._experts(operands, routing, arriving)
 
 
 def settled(tensor: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from course_kernels.moe.fp8_checks import check_float8
 from course_kernels.moe.layer_plan import key_of, plans, remember
 from course_kernels.moe.lora import Lora, cast_adapters, check_lora, factors_of, local, named
 from course_kernels.moe.lora_ops import feed_forward_adapted
-from course_kernels.moe.parallel import Kernels, Parallel, check_parallel
+from course_kernels.moe.parallel import Kernels, Parallel, check_parallel, on_this_rank
 from course_kernels.moe.routing import Routing, route
 from course_kernels.moe.torch_ops import (
     feed_forward,
@@ -160,12 +160,15 @@ def moe_feed_forward(
             gate_up_scale=gate_up_scale, down_scale=down_scale, fp8_recipe=fp8_recipe, routing=routing, ep=ep,
             backend=backend, num_sms=num_sms,
         )  # fmt: skip
-    key = None
+    key, known = None, plans
     scales = gate_up_scale, down_scale
-    if not is_compiling() and main_grads is lora is fp8_recipe is routing is ep is None:
+    if not is_compiling() and main_grads is lora is fp8_recipe is routing is None:
         given = Operands(x, gate_up, down, top_k_weights, gate_up_bias, down_bias)
-        key = key_of(given, top_k_index, scales, activation, concatenated, weights_on, backend, num_sms)
-        plan = key and plans.get(key)
+        if ep is not None:
+            given, known = on_this_rank(given, ep)
+        if known is not None:
+            key = key_of(given, top_k_index, scales, activation, concatenated, weights_on, backend, num_sms)
+        plan = key and known.get(key)
         if plan is not None:
             return feed_forward_planned(given, top_k_index, plan, scales)
     factors = factors_of(lora)
@@ -229,7 +232,12 @@ def moe_feed_forward(
 
         whole = lora is None and (float8 is None or not wants_grad(*given)) and is_by_kernels(given, form)
         kernels = Kernels(given, form, float8, main_grads) if whole else None
-        return ep.feed_forward(here, x, top_k_index, top_k_weights, plan=routing, kernels=kernels)
+        out = ep.feed_forward(here, x, top_k_index, top_k_weights, plan=routing, kernels=kernels)
+        if key is not None and kernels is not None:
+            plan = ep.plan_calls(kernels)
+            if plan is not None:
+                known.put(key, plan)
+        return out
     experts = gate_up.shape[0]
     if routing is None:
         checks.check_choices(top_k_index, top_k_weights, experts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from course_kernels.engine.plans import PlanCache
 from course_kernels.engine.relaunch import Relaunch
 
 _known = PlanCache()
+_launches = PlanCache()
 
 
 def launch(
@@ -76,11 +78,24 @@ class Launch:
         """Launch on the current stream. ``tensors`` keep dtypes, alignment and device from one call to the next."""
         if self._known is None:
             given = dict(zip(self._tensors, tensors, strict=True)) | self._constants
-            self._known = launch(*self._kernel, self._programs, self._tokens, **given)
             self._index = next(each for each in tensors if each is not None).device.index
+            self._known = launch(*self._kernel, self._programs, self._tokens, **given)
             return
         addresses = [each.data_ptr() for each in tensors if each is not None]
         self._known(addresses, torch._C._cuda_getCurrentRawStream(self._index), self._programs, self._tokens)
+
+
+def kept(key: Hashable, make: Callable[[], Launch]) -> Launch:
+    """The launch of a key: of everything that ``make`` and the launch's tensors depend on, except addresses."""
+    found = _launches.get(key)
+    if found is None:
+        _launches.put(key, found := make())
+    return found
+
+
+def aligned(*tensors: Tensor | None) -> list[int | None]:
+    """How far addresses are from multiples of 16, which launches depend on."""
+    return [None if each is None else each.data_ptr() & 15 for each in tensors]
 
 
 @functools.cache

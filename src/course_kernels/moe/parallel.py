@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from course_kernels.contexts import has_overrides, is_intercepted
+from course_kernels.engine.plans import PlanCache
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.routing import Routing
 
@@ -39,11 +41,13 @@ class Parallel(Protocol):
         num_experts: of all ranks.
         num_local_experts: of each rank.
         rank: this process's. It has the experts from ``rank * num_local_experts`` on.
+        plans: of calls, as in ``moe.layer_plan``; what they hold is released with the ranks.
     """
 
     num_experts: int
     num_local_experts: int
     rank: int
+    plans: PlanCache
 
     def local(self, **weights: Tensor | None) -> list[Tensor | None]:
         """This rank's part of weights."""
@@ -60,6 +64,10 @@ class Parallel(Protocol):
         """Send tokens to the ranks of their experts, apply the layer there, and sum the results here."""
         ...
 
+    def plan_calls(self, kernels: Kernels) -> Any:
+        """A plan of calls of ``feed_forward`` like one that was made, without its checks; None where there is none."""
+        ...
+
 
 def check_parallel(ep) -> None:
     """Raise unless ``ep`` is a ``Parallel`` or None. Its members tell: its class would import ``torch.distributed``."""
@@ -68,3 +76,16 @@ def check_parallel(ep) -> None:
     kind = type(ep).__name__
     hint = f": pass ExpertParallel of that {kind}" if kind in ("DeviceMesh", "ProcessGroup") else ""
     raise TypeError(f"ep must be an ExpertParallel or None, got {kind}{hint}")
+
+
+def on_this_rank(operands: Operands, ep) -> tuple[Operands, PlanCache | None]:
+    """The operands with this rank's part of weights, and the plans of calls with these experts. None, and nothing is
+    done, where the checks of a call without a plan are to say what is wrong, or a mode has to see the call."""
+    plans = getattr(ep, "plans", None)
+    if type(plans) is not PlanCache or is_intercepted() or has_overrides(*operands):
+        return operands, None
+    _, gate_up, down, _, gate_up_bias, down_bias = operands
+    gate_up, down, gate_up_bias, down_bias = ep.local(
+        gate_up=gate_up, down=down, gate_up_bias=gate_up_bias, down_bias=down_bias
+    )
+    return Operands(operands.x, gate_up, down, operands.weights, gate_up_bias, down_bias), plans

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -10,13 +11,16 @@ from torch import Tensor
 from course_kernels import runtime
 from course_kernels.contexts import is_plain, is_profiling
 from course_kernels.dtypes import MAX_EXTENT
+from course_kernels.engine.plans import PlanCache
 from course_kernels.engine.shared_checks import check_backend
+from course_kernels.engine.signature import forms_of
 from course_kernels.moe.launching import Launch
 from course_kernels.validation import check_dense
 
 FEW = 2048  # entries that are compared with each other, all with all
 FEW_BLOCKS = 8, 512  # entries of a program there, and those that it compares them with at a time
 CHUNK = 128  # entries that a program counts or places
+_sortings = PlanCache()
 
 
 class Routing(NamedTuple):
@@ -92,13 +96,21 @@ def check_ids(top_k_index, num_experts) -> None:
         )
 
 
-def sort_choices(top_k_index: Tensor, num_experts: int, backend: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The fields of ``Routing``."""
+def sort_choices(
+    top_k_index: Tensor, num_experts: int, backend: str, apart: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The fields of ``Routing``; ``apart``, as an operator returns them, each with memory of its own."""
     device = top_k_index.device
     if backend == "torch" or (backend == "auto" and device.type == "cpu"):
         return _sorted_by_torch(top_k_index, num_experts)
     runtime.check_can_launch(device)
-    return Sorting(top_k_index, num_experts)(top_k_index)
+    key = forms_of(top_k_index), num_experts, FEW
+    sorting = _sortings.get(key)
+    if sorting is None:
+        sorting = Sorting(top_k_index, num_experts)
+        if key[0] is not None:
+            _sortings.put(key, sorting)
+    return sorting(top_k_index, apart)
 
 
 class Sorting:
@@ -106,10 +118,12 @@ class Sorting:
 
     def __init__(self, ids: Tensor, num_experts: int):
         (tokens, top_k), (stride_t, stride_k) = ids.shape, ids.stride()
-        self._count, self._experts, self._device = tokens * top_k, num_experts, ids.device
+        self._count, self._device = tokens * top_k, ids.device
         self._shape = tokens, top_k
         self._few = self._count <= FEW
-        self._chunks = chunks = -(-self._count // CHUNK)
+        chunks = -(-self._count // CHUNK)
+        self._results = _Parts(num_experts, self._count, self._count, self._count)
+        self._scratch = _Parts(chunks * (num_experts + 1), num_experts + 1, num_experts + 1)
         common = dict(stride_t=stride_t, stride_k=stride_k, TOP_K=top_k, EXPERTS=num_experts)
         order = ("slots_ptr", "tokens_ptr", "positions_ptr")
 
@@ -134,18 +148,16 @@ class Sorting:
             step("place", chunks, ("ids_ptr", "counts_ptr", "starts_ptr", *order), **common, CHUNK=CHUNK, BLOCK_J=32),
         )  # fmt: skip
 
-    def __call__(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The fields of ``Routing``. The device is the current one."""
-        experts, count = self._experts, self._count
-        ends, of_row, choices = self._empty(experts), self._empty(count), self._empty(count)
-        rows = torch.empty_strided(self._shape, (self._shape[1], 1), dtype=torch.int32, device=self._device)
-        if not count:
+    def __call__(self, ids: Tensor, apart: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The fields of ``Routing``, in one buffer unless ``apart``. The device is the current one."""
+        ends, of_row, choices, rows = self._results.apart(self._device) if apart else self._results(self._device)
+        rows = rows.view(self._shape)
+        if not self._count:
             ends.zero_()
         elif self._few:
             self._sort(ids, ends, choices, of_row, rows)
         else:
-            counts = self._empty(self._chunks * (experts + 1))
-            totals, starts = self._empty(experts + 1), self._empty(experts + 1)
+            counts, totals, starts = self._scratch(self._device)
             count_ids, sum_counts, sum_totals, place = self._steps
             count_ids(ids, counts)
             sum_counts(counts, totals)
@@ -153,8 +165,25 @@ class Sorting:
             place(ids, counts, starts, choices, of_row, rows)
         return ends, of_row, choices, rows
 
-    def _empty(self, size: int) -> Tensor:
-        return torch.empty_strided((size,), (1,), dtype=torch.int32, device=self._device)
+
+class _Parts:
+    """int32 numbers for several uses: how many of each. One allocation of all takes less host time than one of each."""
+
+    def __init__(self, *sizes: int):
+        self._sizes, self._rooms = sizes, [-(-size // 4) * 4 for size in sizes]  # each at a multiple of 16 bytes
+
+    def __call__(self, device: torch.device) -> list[Tensor]:
+        """The parts of one allocation."""
+        parts = _numbers(sum(self._rooms), device).split_with_sizes(self._rooms)
+        return [part if size == room else part[:size] for part, size, room in zip(parts, self._sizes, self._rooms)]
+
+    def apart(self, device: torch.device) -> list[Tensor]:
+        """An allocation of each."""
+        return [_numbers(size, device) for size in self._sizes]
+
+
+def _numbers(size: int, device: torch.device) -> Tensor:
+    return torch.empty_strided((size,), (1,), dtype=torch.int32, device=device)
 
 
 def _sorted_by_torch(top_k_index: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -175,7 +204,7 @@ _library.define(
     "moe_routing(Tensor top_k_index, SymInt num_experts, str backend) -> (Tensor, Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
-_library.impl("moe_routing", sort_choices, "CompositeExplicitAutograd")
+_library.impl("moe_routing", functools.partial(sort_choices, apart=True), "CompositeExplicitAutograd")
 
 
 @torch.library.register_fake("course_kernels::moe_routing", lib=_library)

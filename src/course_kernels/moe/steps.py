@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.kernels.codes import Activation
-from course_kernels.moe.launching import Launch, launch
+from course_kernels.moe.launching import Launch, aligned, kept, launch
 from course_kernels.moe.routing import Routing
 
 Combine: TypeAlias = Callable[[Tensor, Routing, int, Tensor | None], Tensor]  # a last step, such as ``combine``
@@ -96,8 +96,10 @@ def combine(rows: Tensor, routing: Routing, tokens: int, weights: Tensor | None 
     """Sum each token's rows (T * k, H), times the float32 ``weights`` (T, k) if given: (T, H) of the rows' dtype, in
     float32 in the order of the choices, rounded once."""
     cols = rows.shape[1]
-    out = torch.empty(tokens, cols, dtype=rows.dtype, device=rows.device)
-    combining(tokens, cols, routing.rows.shape[1])(rows, routing.rows, weights, out)
+    out, top_k = torch.empty(tokens, cols, dtype=rows.dtype, device=rows.device), routing.rows.shape[1]
+    forms = rows.dtype, rows.device, *aligned(rows, routing.rows, weights)
+    key = "combine", tokens, cols, top_k, *forms
+    kept(key, lambda: combining(tokens, cols, top_k))(rows, routing.rows, weights, out)
     return out
 
 

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from course_kernels import moe_feed_forward
-from course_kernels.distributed import motion
+from course_kernels import moe_feed_forward, runtime
+from course_kernels.distributed import ExpertParallel, motion
 from course_kernels.distributed.motion import combine, dispatch, settled, through
 from course_kernels.distributed.plan import Arrived
 from course_kernels.distributed.transports.symmetric import Symmetric
+from course_kernels.engine import plans
+from course_kernels.engine.plans import PlanCache
+from course_kernels.moe import checks, layer, layer_plan
 from course_kernels.moe.activations import activation_of
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.parallel import Kernels
@@ -76,6 +81,9 @@ class Alone(Symmetric):
         self.memories = [torch.empty(size, dtype=torch.uint8, device=device)]
         self.addresses = torch.tensor([self.memories[0].data_ptr()], dtype=torch.int64, device=device)
 
+    def _milliseconds(self):
+        return 1
+
     def _barrier(self):
         pass
 
@@ -101,9 +109,6 @@ class Copying(Alone):
         self.memories = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2)]
         self.addresses = torch.tensor([each.data_ptr() for each in self.memories], dtype=torch.int64, device=device)
         self.arrived = torch.ones(2, dtype=torch.int32, device=device)
-
-    def _milliseconds(self):
-        return 1
 
     def _signal(self, rank):
         pass
@@ -176,6 +181,83 @@ def test_main_gradients_of_the_whole_way():
         assert grads["gate_up"] is grads["down"] is None
         assert not torch.equal(held[0], torch.ones_like(held[0]))
     assert all(map(torch.equal, *found))
+
+
+def alone(made, most=9):
+    """Experts of a group of one rank."""
+    ep = object.__new__(ExpertParallel)
+    experts = made.tensors["gate_up"].shape[0]
+    ep.transport, ep.plans, ep.chunks, ep.rank = Alone(experts, most), PlanCache(), 1, 0
+    ep.group, ep.num_experts, ep.num_local_experts = ep.transport.group, experts, experts
+    return ep
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("needs", [(), NAMES, ("down",)], ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_warm_call_is_the_first_one_again(options, needs, fused, monkeypatch):
+    """It makes no check, and its products are not looked for."""
+    monkeypatch.setattr(layer, "FUSED_ROWS", 16 if fused else 0)
+    monkeypatch.setattr(runtime, "supports_descriptors", lambda device: not fused)
+    made, found = make(backend="triton", **options), []
+    made.options["ep"] = ep = alone(made)
+    for call in range(3):
+        if call == 1:
+            monkeypatch.setattr(checks, "check_operands", None)
+            monkeypatch.setattr(plans, "choose", None)
+        if call == 2 and fused and "weights_on" not in options:
+            monkeypatch.setattr(layer_plan, "layer", None)
+        mine = made.leaves(*needs) if needs else made
+        out = mine()
+        if needs:
+            out.backward(torch.linspace(-1, 1, out.numel(), device=out.device).reshape(out.shape))
+        found.append([out.detach(), *(each for each in mine.gradients().values() if each is not None)])
+    assert all(map(torch.equal, found[0] + found[0], found[1] + found[2]))
+    assert len(found[0]) == 1 + len([name for name in needs if made.tensors.get(name) is not None])
+    assert len(ep.plans) == 1
+    monkeypatch.undo()
+    del made.options["ep"]
+    assert torch.allclose(found[0][0], made().detach(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change", [dict(main_grads=True), dict(fp8_recipe="rowwise"), dict(chunks=2), dict(routing=True)], ids=str
+)
+def test_calls_that_have_no_plan(change):
+    made = make(backend="triton")
+    made.options["ep"] = ep = alone(made)
+    if "chunks" in change:
+        ep.chunks = 2
+    if "fp8_recipe" in change:
+        made.options |= change
+    if "routing" in change:
+        made.options["routing"] = ep.plan(made.ids)
+    if "main_grads" in change:
+        made = made.leaves()
+        made.options["main_grads"] = [torch.zeros_like(made.tensors[name]) for name in ("gate_up", "down")]
+    made()
+    assert not len(ep.plans)
+
+
+def test_plans_do_not_keep_the_memory():
+    made = make(backend="triton")
+    made.options["ep"] = ep = alone(made)
+    made(), made()
+    memory = weakref.ref(ep.transport)
+    made.options.clear()
+    del ep
+    gc.collect()
+    assert memory() is None
+
+
+def test_memory_of_inference_serves_training():
+    made = make(backend="triton")
+    made.options["ep"] = alone(made)
+    with torch.inference_mode():
+        wanted = made()
+    out = made.leaves()()
+    assert torch.equal(out, wanted)
+    out.sum().backward()
 
 
 class Broken(Exception):

@@ -375,7 +375,7 @@ def test_a_warm_forward_makes_few_calls(tokens, most, monkeypatch):
 def test_a_warm_step_makes_few_calls(monkeypatch):
     """Before backwards kept their plans: 406 and 452."""
     zeros = functools.partial(torch.zeros, dtype=torch.int32)  # nothing sorts; torch reads the choices
-    monkeypatch.setattr(routing.Sorting, "_empty", lambda sorting, size: zeros(size))
+    monkeypatch.setattr(routing, "_numbers", lambda size, device: zeros(size))
     monkeypatch.setattr(steps, "launch", launching.launch)
     made = make(64, 64, 32, 8, 8, dtype=torch.bfloat16, backend="triton").leaves()
     grad = torch.zeros(64, 64, dtype=torch.bfloat16)

@@ -44,8 +44,8 @@ from course_kernels.distributed.transports.time_out import time_out
 from course_kernels.distributed.transports.transport import Direct
 from course_kernels.distributed.wire import Wire, settling
 from course_kernels.engine.product import Pieces
-from course_kernels.moe import Routing
 from course_kernels.moe.form import Arriving
+from course_kernels.moe.routing import Routing, route
 
 # Where copy engines bring whole ranks' rows: the share of tokens that go to a rank, if their experts are drawn alike;
 # and bytes of a rank's rows.
@@ -80,6 +80,7 @@ class Symmetric(Direct):
     def __init__(self, group: dist.ProcessGroup, num_local_experts: int, max_tokens: int):
         self.group, self.num_local_experts, self.max_tokens = group, num_local_experts, max_tokens
         self.memories: list[Tensor] = []
+        self._regions: dict[tuple, list[Region]] = {}
 
     @classmethod
     def of(cls, group: dist.ProcessGroup, num_local_experts: int, max_tokens: int | None) -> Symmetric:
@@ -112,13 +113,15 @@ class Symmetric(Direct):
         (rows, weights, plan), arriving = self.arrive(x, weights, journey)
         if arriving is not None:
             arriving.settle()
+        if plan is not journey:
+            plan = plan._replace(local_index=plan.local_index.clone())
         return Arrived(rows.clone(), None if weights is None else weights.clone(), plan)
 
     def arrive(
         self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor
     ) -> tuple[Arrived, Arriving | None]:  # fmt: skip
-        """``scatter`` without copies: its rows and weights are there until the next use. Ids to plan by travel in the
-        same use. Rows that are copied may be arriving; all else is there."""
+        """``scatter`` without copies: its rows, its weights, and a new plan's ids, are there until the next use. Ids to
+        plan by travel in the same use. Rows that are copied may be arriving; all else is there."""
         planned = isinstance(journey, Plan)
         homes = journey.sends if planned else self._homes(journey)
         likes = dict(x=x, top_k_weights=weights, top_k_index=None if planned else homes.carriers)
@@ -134,11 +137,10 @@ class Symmetric(Direct):
             moving.put(x, homes, rows.peers)
         if tells or not copies:
             self._barrier()
-        local_index = None if planned else ids.rows.clone()  # before the copy engines have more to do
         own, settle = self._copy(x, rows) if copies else (None, None)
         arriving = None
         with settling(settle):
-            plan = journey if planned else self._planned(homes, local_index)
+            plan = journey if planned else self._planned(homes, ids.rows)
             if copies:
                 own()
         if copies:
@@ -206,7 +208,7 @@ class Symmetric(Direct):
         ranks, experts = self.group.size(), self.num_local_experts
         share = (ranks - 1) * x.element_size() * FLOP_PER_BYTE / max(1, 2 * top_k * columns)  # of the product's time
         divided = min(experts, math.ceil(experts * ranks * share))
-        return moving.pieces_of(routing, peers, top_k, self.arrived, self._milliseconds(), divided)
+        return moving.pieces_of(routing, peers, top_k, self.arrived, self._wait, divided)
 
     def _place(self, region: Region, rank: int, count: int) -> Tensor:
         """The first rows that a rank keeps for this one."""
@@ -215,7 +217,7 @@ class Symmetric(Direct):
     def _planned(self, homes: Homes, local_index: Tensor) -> Plan:
         """The plan, from the ids that have arrived."""
         tokens, top_k = homes.carriers.shape
-        routing = Routing.of(local_index, self.num_local_experts)
+        routing = route(local_index, self.num_local_experts, "auto")
         if self.num_local_experts < top_k:
             routing = routing.shortened(local_index.shape[0] * self.num_local_experts)
         return Plan(homes, None, local_index, routing, tokens)
@@ -225,20 +227,29 @@ class Symmetric(Direct):
     def _open(self, **likes: Tensor) -> list[Region]:
         """Wait until no rank reads its memory any longer. Returns a region for rows like each of ``likes``, one behind
         the other. The first call for a size allocates; all ranks make it together."""
+        form = tuple((each.dtype, each.shape[1]) for each in likes.values())
+        if form not in self._regions:
+            self._regions[form] = self._divide(likes)
+        self._wait = self._milliseconds()
+        self._barrier()
+        return self._regions[form]
+
+    @torch.inference_mode(False)  # who comes later may need gradients
+    def _divide(self, likes: dict[str, Tensor]) -> list[Region]:
+        """The regions for rows of such dtypes and widths, of memory that is allocated if there is too little."""
         capacity, ends = self.group.size() * self.max_tokens, [0]
-        for like in likes.values():
-            size = capacity * like.shape[1] * like.element_size()
+        sizes = [capacity * like.shape[1] * like.element_size() for like in likes.values()]
+        for size in sizes:
             ends.append(-(-(ends[-1] + size) // 16) * 16)
         device = next(iter(likes.values())).device
         if not self.memories or self.memories[0].numel() < ends[-1]:
             if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 raise RuntimeError("ExpertParallel: a graph cannot allocate: run the layer once before you capture it")
             self._agree(likes, device)
+            self._regions.clear()
             self._allocate(ends[-1], device)
-        self._barrier()
         regions, here = [], self.group.rank()
-        for start, like in zip(ends, likes.values()):
-            size = capacity * like.shape[1] * like.element_size()
+        for start, size, like in zip(ends, sizes, likes.values()):
             of_ranks = [
                 each[start : start + size].view(like.dtype).reshape(capacity, like.shape[1]) for each in self.memories
             ]
@@ -251,7 +262,7 @@ class Symmetric(Direct):
 
     def _barrier(self) -> None:
         """On the device: wait for all ranks."""
-        self.handle.barrier(timeout_ms=self._milliseconds())
+        self.handle.barrier(timeout_ms=self._wait)
 
     def _signal(self, rank: int) -> None:
         """On the device, without an SM: tell a rank that it has this rank's tokens."""
@@ -260,7 +271,7 @@ class Symmetric(Direct):
 
     def _await(self, step: int) -> None:
         """On the device: wait for the signal of the rank that is so many before this one, and take it back."""
-        self.handle.wait_signal(step, _CHANNEL, self._milliseconds())
+        self.handle.wait_signal(step, _CHANNEL, self._wait)
 
     def _agree(self, likes: dict[str, Tensor], device: torch.device) -> None:
         """Raise on all ranks unless they are to send rows of the same dtype and width. Only where memory is allocated,

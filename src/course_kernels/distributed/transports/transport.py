@@ -47,8 +47,8 @@ class Direct(Transport):
     def arrive(
         self, x: Tensor, weights: Tensor | None, journey: Plan | Tensor
     ) -> tuple[Arrived, Arriving | None]:  # fmt: skip
-        """``scatter`` without copies: its rows and weights are there until the next use. Rows may be arriving; all else
-        is there."""
+        """``scatter`` without copies: its rows, its weights, and a new plan's ids, are there until the next use. Rows
+        may be arriving; all else is there."""
         ...
 
     @abc.abstractmethod
