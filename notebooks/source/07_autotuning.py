@@ -44,7 +44,7 @@ from course_kernels.bench.rows import by_name
 from course_kernels.lists import cost_model
 from course_kernels.engine import offers as choice
 from course_kernels.engine.product import typical_rows
-from course_kernels.engine.tuning import Extents, Kind, candidates as swept, choose, fallback_rules as rules
+from course_kernels.engine.tuning import Extents, Kind, configs_by_kind as swept, choose, fallback_rules as rules
 from course_kernels.engine.tuning import gpu_constants as constants
 from course_kernels.schedule import CostModel
 from gemm_course.figures import f07_budget as budget, f07_choices as lookup

@@ -34,7 +34,7 @@ from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
 from course_kernels.engine.scaling import BLOCK, ROW
 from course_kernels.engine.tuning import Gpu, Kind, time_model
-from course_kernels.engine.tuning.candidates import Config, name_of, offered
+from course_kernels.engine.tuning.configs_by_kind import Config, name_of, offered
 from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
 from course_kernels.kernels.codes import Scales
 from course_kernels.kernels.cute_sm90.config import CuteConfig
