@@ -28,7 +28,7 @@ from course_kernels.bench.rows import Row, jittered, zipf
 from course_kernels.bench.verification import count_unlike, count_wrong, exact_products
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, dtype_name
-from course_kernels.engine import launch as triton
+from course_kernels.engine import triton_launch as triton
 from course_kernels.engine.hopper import compiled_cache, cute
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
