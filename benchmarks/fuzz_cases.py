@@ -200,10 +200,10 @@ def case_of(api: str, number: int, largest: int, most_groups: int, backend: str 
 @contextlib.contextmanager
 def without_triton() -> Iterator[None]:
     """An error where a Triton kernel is asked for a product."""
-    from course_kernels.engine import launch
+    from course_kernels.engine import triton_launch
 
     def refuse(*arguments):
         raise RuntimeError("the kernel in CuTe DSL does not take this case")
 
-    with unittest.mock.patch.object(launch, "plan", refuse):
+    with unittest.mock.patch.object(triton_launch, "plan", refuse):
         yield

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from course_kernels.bench import grouped, jagged, report
 from course_kernels.bench.measured import Results
-from course_kernels.bench.tuning import configured
+from course_kernels.bench.tuning import cute_sweep
 
 REPEATS = 60
 
@@ -29,7 +29,7 @@ def rows(keep: Callable[[Results], object] | None = None) -> dict:
         jagged.providers(),
         passes=("forward", "called"),
         repeats=REPEATS,
-        tell=lambda measured: print(configured.ranking(measured.row, measured.as_json()), flush=True),
+        tell=lambda measured: print(cute_sweep.ranking(measured.row, measured.as_json()), flush=True),
         keep=keep,
     )
     shares = shares_of_dense(results)

@@ -12,7 +12,7 @@ from course_kernels.bench.interface import Provider, one_line
 from course_kernels.bench.measured import Results
 from course_kernels.bench.operands import make_operands
 from course_kernels.bench.rows import Row, by_name
-from course_kernels.bench.tuning import configured
+from course_kernels.bench.tuning import cute_sweep
 
 # Long sums of positive numbers, in which truncation errors add up.
 LONG = Row("long", "256 over 3, one empty, 512, 7168", (100, 0, 156), 512, 7168, "compute")
@@ -56,18 +56,18 @@ def rows(keep: Callable[[Results], object] | None = None) -> dict:
     present = [
         scaled.OursScaled("auto"),
         *scaled.providers(),
-        *map(configured.Configured, configured.SWEPT_8_BIT),
+        *map(cute_sweep.Configured, cute_sweep.SWEPT_8_BIT),
     ]
     results = grouped.measure(
         list(table.values()),
         present,
         passes=("forward", "called"),
         dtype=scaled.DTYPE,
-        tell=lambda measured: print(configured.ranking(measured.row, measured.as_json()), flush=True),
+        tell=lambda measured: print(cute_sweep.ranking(measured.row, measured.as_json()), flush=True),
         keep=keep,
     )
     found = results.as_json()
-    found["regrets"] = configured.regrets(table, found["rows"], scaled.DTYPE.itemsize)
+    found["regrets"] = cute_sweep.regrets(table, found["rows"], scaled.DTYPE.itemsize)
     found["losses"] = losses(present)
     for what in ("regrets", "losses"):
         print(what, *found[what].items(), sep="\n  ", flush=True)

@@ -42,9 +42,9 @@ from course_kernels import GemmConfig, codegen, runtime
 from course_kernels.bench import record
 from course_kernels.bench.rows import by_name
 from course_kernels.lists import cost_model
-from course_kernels.engine import offers as choice
+from course_kernels.engine import backend_choice as choice
 from course_kernels.engine.product import typical_rows
-from course_kernels.engine.tuning import Extents, Kind, candidates as swept, choose, fallback_rules as rules
+from course_kernels.engine.tuning import Extents, Kind, configs_by_kind as swept, choose, fallback_rules as rules
 from course_kernels.engine.tuning import gpu_constants as constants
 from course_kernels.schedule import CostModel
 from gemm_course.figures import f07_budget as budget, f07_choices as lookup
@@ -641,8 +641,8 @@ for way, ratios in ways.items():
 #
 # ## The production code
 #
-# `choose` of `engine.offers` selects a backend, and a configuration for it: on Hopper from a model of time, elsewhere
-# from rules. Lesson 17 opens the model.
+# `choose` of `engine.backend_choice` selects a backend, and a configuration for it: on Hopper from a model of time,
+# elsewhere from rules. Lesson 17 opens the model.
 
 # %%
 display(fold(choice.choose), fold(choose))

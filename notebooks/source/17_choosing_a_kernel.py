@@ -35,8 +35,8 @@ from IPython.display import display
 
 from course_kernels.bench import record, zoo
 from course_kernels.bench.tuning import fit as fitting
-from course_kernels.engine import offers as choice
-from course_kernels.engine.tuning import Extents, Kind, candidates as swept, choose, fallback_rules as rules
+from course_kernels.engine import backend_choice as choice
+from course_kernels.engine.tuning import Extents, Kind, configs_by_kind as swept, choose, fallback_rules as rules
 from course_kernels.engine.tuning import explain, gpu_constants as constants, time_model
 from course_kernels.kernels.cute_sm90.config import CONFIGS_ALONG_K, COOPERATIVE, PINGPONG, CuteConfig
 from course_kernels.kernels.cute_sm90.form import Form

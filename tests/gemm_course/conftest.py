@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemm_course.grading import pool, reader
+from gemm_course.grading import judge_pool, reader
 from gemm_course.isolation import bubblewrap
 from gemm_course.notebook import locations
 from hand_ins import outcome, read_here
@@ -42,6 +42,6 @@ def pretend(monkeypatch):
                 raise found
             yield task, found, asked.seconds
 
-    monkeypatch.setattr(pool, "check_all", check_all)
+    monkeypatch.setattr(judge_pool, "check_all", check_all)
     monkeypatch.setattr(reader, "read_all", read_here)
     return asked

@@ -11,7 +11,7 @@ import grouped_api
 from bench_stand_ins import DECODE, TINY, Correct, measured_here, spoilt
 from course_kernels.bench import gpu_timer, grouped
 from course_kernels.bench import providers as known
-from course_kernels.bench.tuning.configured import SWEPT
+from course_kernels.bench.tuning.cute_sweep import SWEPT
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.peers": "course_kernels/distributed/transports/test_peers.py",
     # They need several ranks.
     "course_kernels.distributed.transports.symmetric": "course_kernels/distributed/test_expert_parallel.py",
-    "course_kernels.distributed.wire": "course_kernels/distributed/test_overlap.py",
+    "course_kernels.distributed.wire": "course_kernels/distributed/test_chunks.py",
     "course_kernels.kernels.cute_sm90.compilation": "course_kernels/kernels/cute_sm90/test_kernel.py",
     "course_kernels.kernels.cute_sm90.block_scales": "course_kernels/kernels/cute_sm90/test_blockwise.py",
     "course_kernels.kernels.cute_sm90.epilogues.bias": "course_kernels/kernels/cute_sm90/test_layer.py",
@@ -95,7 +95,7 @@ LATE_IMPORTS = {
         course_kernels.codegen.packed course_kernels.kernels.transposed
         course_kernels.jagged.torch_op course_kernels.jagged.triton_kernels
         course_kernels.lists.api course_kernels.lists.launch
-        course_kernels.engine.offers course_kernels.engine.launch
+        course_kernels.engine.backend_choice course_kernels.engine.triton_launch
         course_kernels.packed.group_sums course_kernels.kernels.group_sums
         course_kernels.codegen.packed course_kernels.kernels.group_sums
         course_kernels.fp8.lines course_kernels.kernels.moe_float8

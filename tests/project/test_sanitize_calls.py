@@ -14,7 +14,7 @@ import moe_calls
 import scaled_calls
 from course_kernels import runtime
 from course_kernels.distributed.transports import peers
-from course_kernels.engine import launch, torch_loop
+from course_kernels.engine import torch_loop, triton_launch
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.plans import plans
 from course_kernels.engine.product import Ends
@@ -107,7 +107,7 @@ class Gathering(torch_loop.Plan):
 @pytest.fixture
 def stand_in(monkeypatch):
     """Torch, and for a layer's epilogues the Triton kernel, in place of the kernel in CuTe DSL."""
-    in_triton = launch.plan
+    in_triton = triton_launch.plan
 
     def plan(form, config, how, problem, product, out):
         assert config.why_not(form) is None

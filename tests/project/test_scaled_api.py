@@ -8,7 +8,7 @@ import scaled_api
 from bench_stand_ins import LARGE
 from course_kernels.bench import scaled
 from course_kernels.bench.rows import Row
-from course_kernels.bench.tuning.configured import SWEPT_8_BIT
+from course_kernels.bench.tuning.cute_sweep import SWEPT_8_BIT
 from course_kernels.engine.tuning import time_model
 from sweep_stand_ins import cost_of_choosing, cute_stand_in, on_a_gpu
 

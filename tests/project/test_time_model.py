@@ -10,7 +10,7 @@ import time_model as program
 from course_kernels.bench import record, zoo
 from course_kernels.bench.tuning import config_times, fit, tune
 from course_kernels.engine.tuning import Gpu, Kind, gpu_constants
-from course_kernels.engine.tuning.candidates import by_name
+from course_kernels.engine.tuning.configs_by_kind import by_name
 from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch.nn.functional import ScalingType
 
 from course_kernels import grouped_mm, scaled_grouped_mm
-from course_kernels.engine import launch as triton
-from course_kernels.engine import offers
+from course_kernels.engine import backend_choice
 from course_kernels.engine import plans as execute
+from course_kernels.engine import triton_launch as triton
 from course_kernels.engine.hopper import compiled_cache as cute_cache
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.product import Product
@@ -24,7 +24,7 @@ def cute_alone(monkeypatch):
 
     monkeypatch.setattr(execute, "plans", execute.PlanCache())
     monkeypatch.setattr(triton, "plan", refuse)
-    monkeypatch.setattr(offers, "is_sooner", lambda *offer: True)
+    monkeypatch.setattr(backend_choice, "is_sooner", lambda *offer: True)
 
 
 def call(a, b, **arguments):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bench_stand_ins import LARGE, measured_here, product
-from course_kernels.bench.tuning import configured
-from course_kernels.bench.tuning.configured import SWEPT, SWEPT_8_BIT
+from course_kernels.bench.tuning import cute_sweep
+from course_kernels.bench.tuning.cute_sweep import SWEPT, SWEPT_8_BIT
 from course_kernels.engine.hopper import cute
 
 # What the tests' clock says: the later in the sweep, the faster.
@@ -16,7 +16,7 @@ US = {config.name: 90.0 - i for i, config in enumerate([*SWEPT, *SWEPT_8_BIT])} 
 def cost_of_choosing(of, times, operand_bytes=2):
     """The chosen configuration's time over the fastest one's, for ``LARGE`` by the tests' clock; None if it was not
     measured."""
-    chosen = configured.chosen(LARGE, of, operand_bytes).name
+    chosen = cute_sweep.chosen(LARGE, of, operand_bytes).name
     if chosen not in times:
         return None
     return round(US[chosen] / min(US[name] for name in times if name not in ("torch", "dense", "mine")), 3)

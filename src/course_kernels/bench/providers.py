@@ -18,7 +18,7 @@ from course_kernels import grouped_mm, runtime
 from course_kernels.bench.interface import Calls, Provider, one_line
 from course_kernels.bench.operands import Operands, training_step
 from course_kernels.bench.rows import Row
-from course_kernels.engine import shared_checks
+from course_kernels.engine import product_checks
 from course_kernels.engine.hopper import cute
 
 __all__ = ["CublasLoop", "Dense", "Ours", "Quack", "Torch", "Tutorial", "backends", "providers", "select", "zoo"]
@@ -279,7 +279,7 @@ def zoo() -> list[Provider]:
 
 def backends() -> list[str]:
     """The backends of `grouped_mm` that are kernels of ours; a new one is measured without an entry here."""
-    return [name for name in shared_checks.BACKENDS if name not in ("auto", "torch")]
+    return [name for name in product_checks.BACKENDS if name not in ("auto", "torch")]
 
 
 def select(names: Sequence[str] | None, among: Sequence[Provider] | None = None) -> list[Provider]:

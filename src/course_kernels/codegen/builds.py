@@ -26,7 +26,7 @@ from course_kernels.dtypes import (
 from course_kernels.kernels.codes import Record
 from course_kernels.lists.cost_model import candidates
 from course_kernels.targets import TARGETS, Target, find_target
-from course_kernels.validation import check_flags
+from course_kernels.type_checks import check_flags
 
 
 def build(

@@ -1,4 +1,4 @@
-"""The process that compiles: a ``service`` with Triton's compiler instead of its interpreter.
+"""The process that compiles: a ``child_process`` with Triton's compiler instead of its interpreter.
 
 A request is a ``Build``, a target, and where the asking process finds modules. The answer is ("ok", artefacts) or
 ("error", message). Both are pickled.
@@ -15,8 +15,8 @@ import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from course_kernels.child_process import answer_all
 from course_kernels.kernels.codes import FunctionName
-from course_kernels.service import answer_all
 
 ARTEFACTS = ("ttir", "ttgir", "llir", "ptx", "amdgcn", "cubin", "hsaco")
 _MAX_MESSAGE_LINES = 30

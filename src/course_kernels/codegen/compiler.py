@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from course_kernels.child_process import Service, ServiceDied
 from course_kernels.codegen import child
 from course_kernels.codegen.builds import build
 from course_kernels.codegen.cells import plain_function, write_file
 from course_kernels.codegen.compiled import Compiled
 from course_kernels.codegen.spec import KERNELS, Build
 from course_kernels.kernels.codes import FunctionName
-from course_kernels.service import Service, ServiceDied
 from course_kernels.targets import Target, find_target
 
 _MAX_IDLE = 2

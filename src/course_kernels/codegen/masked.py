@@ -11,16 +11,16 @@ from course_kernels.codegen.packed import HOPPER, all_through_tma, build_options
 from course_kernels.codegen.spec import Build
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, FP8_FNUZ, OUT_DTYPES, dtype_name, find_dtype
-from course_kernels.engine.arguments import prepare
 from course_kernels.engine.options import Options
 from course_kernels.engine.scaling import BLOCK
+from course_kernels.engine.triton_arguments import prepare
 from course_kernels.engine.tuning import Gpu, Kind
 from course_kernels.engine.tuning.chooser import all_configs
 from course_kernels.engine.tuning.fallback_rules import with_block_scales
 from course_kernels.kernels.codes import Scales
 from course_kernels.masked.checks import DTYPES, FP8_DTYPES, Call, check_call
 from course_kernels.targets import Target
-from course_kernels.validation import check_flags
+from course_kernels.type_checks import check_flags
 
 SCALES = ("group", "channel", "block")
 _ROWS, _EXTENT, _GROUPS = 256, 512, 8  # of the stand-in operands

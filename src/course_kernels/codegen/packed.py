@@ -17,10 +17,10 @@ from course_kernels.dtypes import (
     dtype_name,
     find_dtype,
 )
-from course_kernels.engine.arguments import prepare
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
 from course_kernels.engine.scaling import ROW, block_scale_shapes
+from course_kernels.engine.triton_arguments import prepare
 from course_kernels.engine.tuning import Gpu, Kind
 from course_kernels.engine.tuning.chooser import all_configs
 from course_kernels.kernels.codes import Scales
@@ -28,7 +28,7 @@ from course_kernels.packed import group_sums
 from course_kernels.packed.checks import problem_of
 from course_kernels.runtime import Device
 from course_kernels.targets import Target, find_target, has_descriptors
-from course_kernels.validation import check_flags
+from course_kernels.type_checks import check_flags
 
 MODES = {"contiguous": ("m", "n", "batch"), "transposed": ("k",)}
 # Layouts of A and B that training and inference meet: weights are stored (N, K) or (K, N), gradients transpose. What a
@@ -65,7 +65,7 @@ def build_packed(
     scaling: str = ROW,
     b_dtype: str | torch.dtype | None = None,
 ) -> Build:
-    """Make the build that ``grouped_mm`` launches for operands of this kind, by ``engine.arguments.prepare``.
+    """Make the build that ``grouped_mm`` launches for operands of this kind, by ``engine.triton_arguments.prepare``.
 
     Args:
         kernel: "contiguous" or "transposed".

@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from course_kernels import runtime
 from course_kernels.contexts import refuse_tangents, refuse_transforms
+from course_kernels.distributed.chunks import overlapped
 from course_kernels.distributed.motion import Choices, ThroughPlan, combine, dispatch, settled, through
-from course_kernels.distributed.overlap import overlapped
 from course_kernels.distributed.plan import Homes, Plan
 from course_kernels.distributed.transports import TRANSPORTS, Transport
 from course_kernels.distributed.transports.transport import Direct
@@ -21,7 +21,7 @@ from course_kernels.engine.plans import PlanCache
 from course_kernels.moe.parallel import Kernels, Layer
 from course_kernels.moe.routing import check_ids
 from course_kernels.schedule import Cluster, ExpertLayer, LayerTime, layer_time
-from course_kernels.validation import check_dense
+from course_kernels.type_checks import check_dense
 
 _BETWEEN_GRAPHS = "expert parallelism, whose splits the host reads, runs between two graphs"
 _TRANSFORMS = "expert parallelism", "use backward()"  # for ``refuse_transforms``

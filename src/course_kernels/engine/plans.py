@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from course_kernels.engine.offers import choose, offered
+from course_kernels.engine.backend_choice import choose, offered
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Problem, Product
 from course_kernels.engine.signature import signature
-from course_kernels.memory import are_apart, overlaps_itself
+from course_kernels.memory_overlap import are_apart, overlaps_itself
 
 MAX_PLANS = 4096
 
@@ -111,7 +111,7 @@ def execute(
         arguments: the API's arguments. Default: the product.
 
     Raises:
-        TypeError, ValueError, RuntimeError, ImportError: as ``check`` and ``offers.choose``, before anything is
+        TypeError, ValueError, RuntimeError, ImportError: as ``check`` and ``backend_choice.choose``, before anything is
             written.
     """
     known = None
@@ -145,7 +145,7 @@ def find_offered(product: Product, options: Options, out: Tensor, problem: Calla
     remembered, too.
 
     Raises:
-        ValueError, ImportError: as ``offers.offered``.
+        ValueError, ImportError: as ``backend_choice.offered``.
     """
     key = signature(product, options, out)
     known = plans.get(key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from course_kernels.engine.access import unshuffled
+from course_kernels.engine.descriptors import unshuffled
 from course_kernels.engine.product import Problem, Product
 from course_kernels.engine.scale_blocks import BLOCK, blocks_restart, first_column
 from course_kernels.engine.scaling import Scaling, dequantized

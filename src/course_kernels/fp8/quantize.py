@@ -13,11 +13,11 @@ from course_kernels import runtime
 from course_kernels.contexts import is_compiling, is_plain, is_profiling
 from course_kernels.dtypes import FP8, FP8_E5M2, MAX_EXTENT, OUT_DTYPES
 from course_kernels.engine import whole_blocks
+from course_kernels.engine.product_checks import BACKENDS, check_offs
 from course_kernels.engine.scale_blocks import BLOCK, first_column, padded_columns
-from course_kernels.engine.shared_checks import BACKENDS, check_offs
 from course_kernels.packed import sharding
 from course_kernels.packed.checks import ends_of
-from course_kernels.validation import check_dense, check_flags
+from course_kernels.type_checks import check_dense, check_flags
 
 LARGEST = {FP8: 448.0, FP8_E5M2: 57344.0}  # magnitudes
 LEAST = 2.0**-100

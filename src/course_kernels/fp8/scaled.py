@@ -12,12 +12,12 @@ from course_kernels.contexts import has_overrides, is_compiling, refuse_tangents
 from course_kernels.dtypes import MODE_OF_RANKS
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
+from course_kernels.engine.product_checks import Backend
 from course_kernels.engine.scaling import LINE, ROW, SQUARE
-from course_kernels.engine.shared_checks import Backend
 from course_kernels.packed.api import cut_to_shared_k
 from course_kernels.packed.checks import Tail, check_options, ends_of
 from course_kernels.packed.torch_ops import multiply, multiply_into
-from course_kernels.validation import check_dense
+from course_kernels.type_checks import check_dense
 
 
 def scaled_grouped_mm(

@@ -20,12 +20,12 @@ from course_kernels.contexts import (
 )
 from course_kernels.dtypes import FP8, OUT_DTYPES, SCALED_DTYPES
 from course_kernels.engine.gradient_layout import is_column_major
-from course_kernels.engine.shared_checks import Backend, check_offs
+from course_kernels.engine.product_checks import Backend, check_offs
 from course_kernels.fp8.lines import quantize_group_lines, quantize_lines
 from course_kernels.fp8.quantize import quantize_1x128, quantize_squares, quantize_whole_blocks
 from course_kernels.fp8.scaled import scaled_grouped_mm
 from course_kernels.packed.checks import ends_of
-from course_kernels.validation import check_dense, check_flags
+from course_kernels.type_checks import check_dense, check_flags
 
 Recipe: TypeAlias = Literal["rowwise", "blockwise"]
 RECIPES: tuple[Recipe, ...] = get_args(Recipe)

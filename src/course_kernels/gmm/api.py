@@ -21,11 +21,11 @@ from course_kernels.contexts import (
 )
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
-from course_kernels.engine.shared_checks import Backend, check_out_form
+from course_kernels.engine.product_checks import Backend, check_out_form
 from course_kernels.gmm import checks
 from course_kernels.gmm.configs import launch_of
 from course_kernels.gmm.ends import group_ends
-from course_kernels.memory import check_written, share_memory
+from course_kernels.memory_overlap import check_written, share_memory
 from course_kernels.packed.group_sums import sum_into
 from course_kernels.packed.torch_ops import multiply, multiply_into
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from course_kernels.dtypes import OUT_DTYPES
-from course_kernels.engine.shared_checks import check_added_dtype, check_backend
-from course_kernels.validation import check_dense, check_flags
+from course_kernels.engine.product_checks import check_added_dtype, check_backend
+from course_kernels.type_checks import check_dense, check_flags
 
 RhsLayout: TypeAlias = Literal["auto", "gkn", "gnk"]
 LhsLayout: TypeAlias = Literal["auto", "km", "mk"]

@@ -16,13 +16,13 @@ from course_kernels import runtime, targets
 from course_kernels.config import AMD_OPTIONS, GemmConfig, LaunchOptions, check_programs
 from course_kernels.contexts import is_compiling
 from course_kernels.dtypes import IN_DTYPES
-from course_kernels.engine.arguments import INTERPRETER_PROGRAMS
 from course_kernels.engine.product import typical_rows
+from course_kernels.engine.triton_arguments import INTERPRETER_PROGRAMS
 from course_kernels.engine.tuning import Extents, Gpu, Kind, choose
 from course_kernels.engine.tuning.gpu_distance import UNKNOWN_BANDWIDTH
 from course_kernels.kernels.codes import Scales
 from course_kernels.targets import Arch
-from course_kernels.validation import check_flags
+from course_kernels.type_checks import check_flags
 
 FUNCTIONS = ("gmm", "ptgmm", "nptgmm")
 _UNKNOWN_SMS = 100  # for an unknown GPU that is not in this machine

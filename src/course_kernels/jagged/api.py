@@ -14,7 +14,7 @@ from course_kernels.contexts import autocast_dtype, cast, refuse_dtensors
 from course_kernels.jagged.checks import Implementation, check_form, check_values
 from course_kernels.jagged.torch_op import multiply
 from course_kernels.packed.api import grouped_mm
-from course_kernels.validation import check_flags
+from course_kernels.type_checks import check_flags
 
 __all__ = ["grouped_gemm_jagged", "grouped_gemm_jagged_persistent"]
 

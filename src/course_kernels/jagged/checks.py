@@ -9,7 +9,7 @@ from torch import Tensor
 
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
 from course_kernels.layout import GroupLayout
-from course_kernels.validation import check_dense, transposed_hint
+from course_kernels.type_checks import check_dense, transposed_hint
 
 Implementation: TypeAlias = Literal["auto", "triton", "helion"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)

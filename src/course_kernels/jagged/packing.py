@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from course_kernels.validation import check_dense
+from course_kernels.type_checks import check_dense
 
 __all__ = ["pack_group_inputs", "reference"]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from course_kernels.jagged.api import grouped_gemm_jagged, grouped_gemm_jagged_persistent
 from course_kernels.jagged.packing import pack_group_inputs
-from course_kernels.validation import check_flags
+from course_kernels.type_checks import check_flags
 
 __all__ = ["grouped_gemm_jagged_persistent_tritonbench", "grouped_gemm_jagged_tritonbench"]
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from course_kernels.contexts import in_memory, refuse_dtensors, refuse_jit_trace, unwrapped
-from course_kernels.memory import check_has_memory
-from course_kernels.validation import check_dense
+from course_kernels.memory_overlap import check_has_memory
+from course_kernels.type_checks import check_dense
 
 # ---- form: rank, dtype, device; nothing here reads a value, so nothing waits for a device
 

@@ -27,7 +27,7 @@ from course_kernels.contexts import (
 )
 from course_kernels.dtypes import FP8, Precision
 from course_kernels.lists.checks import Method, Settings, check_operands, prepare_out
-from course_kernels.validation import check_flags
+from course_kernels.type_checks import check_flags
 
 if TYPE_CHECKING:
     from course_kernels.lists.launch import Launch, Prepared  # imports Triton

@@ -12,8 +12,8 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import autocast_dtype, cast, refuse_beside_dtensors
 from course_kernels.dtypes import IN_DTYPES, MAX_EXTENT, OUT_DTYPES, PRECISIONS, default_out_dtype
-from course_kernels.memory import check_apart, check_detached, check_written
-from course_kernels.validation import check_dense, transposed_hint
+from course_kernels.memory_overlap import check_apart, check_detached, check_written
+from course_kernels.type_checks import check_dense, transposed_hint
 
 Method: TypeAlias = Literal["auto", "naive", "round_robin", "tma"]
 METHODS: tuple[Method, ...] = get_args(Method)

@@ -21,7 +21,7 @@ from course_kernels.kernels import naive, round_robin, tma
 from course_kernels.kernels.codes import Layout, Record, Schedule
 from course_kernels.kernels.language import tl
 from course_kernels.lists.cost_model import choose
-from course_kernels.memory import FixedMemory
+from course_kernels.lists.fixed_memory import FixedMemory
 
 ROW_MAJOR, COL_MAJOR, ANY = int(Layout.ROW_MAJOR), int(Layout.COL_MAJOR), int(Layout.ANY)
 _INTERPRETER_PROGRAMS = 4

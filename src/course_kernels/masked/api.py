@@ -7,11 +7,11 @@ from torch import Tensor
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import refuse_tangents
 from course_kernels.engine.options import Options
-from course_kernels.engine.shared_checks import Backend
+from course_kernels.engine.product_checks import Backend
 from course_kernels.engine.tuning.fallback_rules import rows_class
 from course_kernels.masked.checks import Call, resolve_mark
 from course_kernels.masked.torch_op import multiply
-from course_kernels.validation import check_flags
+from course_kernels.type_checks import check_flags
 
 
 def deepgemm(

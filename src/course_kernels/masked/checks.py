@@ -10,14 +10,14 @@ from torch import Tensor
 
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, FP8_FNUZ, MAX_EXTENT, OUT_DTYPES, dtype_name
-from course_kernels.engine.access import PACK_BYTES
+from course_kernels.engine.descriptors import PACK_BYTES
 from course_kernels.engine.product import Counts, Options, Problem, Product
+from course_kernels.engine.product_checks import check_backend, check_device, check_num_sms
 from course_kernels.engine.scaling import BLOCK, BLOCKS, UNSCALED, Blocks, Lines, Scaling, check_factors
-from course_kernels.engine.shared_checks import check_backend, check_device, check_num_sms
 from course_kernels.engine.tuning.fallback_rules import rows_class
 from course_kernels.masked.shuffle import ShuffledWeight, check_weight, plain
-from course_kernels.memory import check_detached, check_has_memory, check_written
-from course_kernels.validation import check_dense
+from course_kernels.memory_overlap import check_detached, check_has_memory, check_written
+from course_kernels.type_checks import check_dense
 
 FP8_DTYPES = (FP8, FP8_FNUZ)
 DTYPES = (torch.float16, torch.bfloat16, *FP8_DTYPES)

@@ -17,8 +17,8 @@ from torch import Tensor
 from course_kernels import runtime
 from course_kernels.contexts import has_memory, is_compiling, is_traced, refuse_dtensors
 from course_kernels.dtypes import FP8, FP8_FNUZ, dtype_name
-from course_kernels.engine.access import LINES, PACK_BYTES, unshuffled
-from course_kernels.validation import check_dense
+from course_kernels.engine.descriptors import LINES, PACK_BYTES, unshuffled
+from course_kernels.type_checks import check_dense
 
 DTYPES = (torch.float16, torch.bfloat16, FP8, FP8_FNUZ)
 DEPTH = 32  # K is a multiple of it, in elements, as N is of LINES

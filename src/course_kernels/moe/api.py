@@ -22,7 +22,7 @@ from course_kernels.contexts import (
     wants_grad,
 )
 from course_kernels.dtypes import FP8
-from course_kernels.engine.shared_checks import Backend
+from course_kernels.engine.product_checks import Backend
 from course_kernels.fp8.training import Recipe
 from course_kernels.kernels.codes import Activation
 from course_kernels.moe import checks, few_tokens, fp8_ops

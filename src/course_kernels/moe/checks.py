@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
-from course_kernels.engine.shared_checks import check_added_dtype, check_backend, check_device, check_num_sms, differ
-from course_kernels.memory import check_detached, check_written
+from course_kernels.engine.product_checks import check_added_dtype, check_backend, check_device, check_num_sms, differ
+from course_kernels.memory_overlap import check_detached, check_written
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.routing import Routing, check_ids
-from course_kernels.validation import check_dense, check_flags
+from course_kernels.type_checks import check_dense, check_flags
 
 WEIGHTS_ON = ("output", "input")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from course_kernels.dtypes import OUT_DTYPES
-from course_kernels.engine.shared_checks import Backend
+from course_kernels.engine.product_checks import Backend
 from course_kernels.fp8.training import Recipe
 from course_kernels.kernels.codes import Activation
 from course_kernels.moe.activations import activation_of, describe
@@ -19,7 +19,7 @@ from course_kernels.moe.fp8_checks import check_recipe
 from course_kernels.moe.lora import Lora
 from course_kernels.moe.parallel import Parallel, check_parallel
 from course_kernels.moe.routing import Routing
-from course_kernels.validation import check_flags
+from course_kernels.type_checks import check_flags
 
 _DEFAULTS = dict(concatenated=True, weights_on="output", fp8_recipe=None, backend="auto", ep=None)
 

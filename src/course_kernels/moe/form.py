@@ -20,7 +20,7 @@ class Form(NamedTuple):
         activation: between the products.
         interleaved: columns of gate and up take turns; False without a gate.
         on_input: a choice's weight multiplies its row of x, not its row of the result.
-        backend: one of ``engine.shared_checks.BACKENDS``.
+        backend: one of ``engine.product_checks.BACKENDS``.
         num_sms: SMs that products may use; None for all.
     """
 

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from course_kernels.dtypes import FP8
+from course_kernels.engine.product_checks import differ
 from course_kernels.engine.scaling import BLOCK
-from course_kernels.engine.shared_checks import differ
 from course_kernels.fp8.training import RECIPES
 from course_kernels.moe.checks import check_operands
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.fp8_layer import Float8
-from course_kernels.validation import check_dense
+from course_kernels.type_checks import check_dense
 
 _PAIR = "gate_up_scale and down_scale must both be given, with weights of torch.float8_e4m3fn, or neither"
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from course_kernels.engine.shared_checks import check_added_dtype, differ
+from course_kernels.engine.product_checks import check_added_dtype, differ
 from course_kernels.moe.form import Operands
 from course_kernels.moe.parallel import Parallel
-from course_kernels.validation import check_dense
+from course_kernels.type_checks import check_dense
 
 NAMES = ("gate_up_a", "gate_up_b", "down_a", "down_b")
 

@@ -12,10 +12,10 @@ from course_kernels import runtime
 from course_kernels.contexts import is_plain, is_profiling
 from course_kernels.dtypes import MAX_EXTENT
 from course_kernels.engine.plans import PlanCache
-from course_kernels.engine.shared_checks import check_backend
+from course_kernels.engine.product_checks import check_backend
 from course_kernels.engine.signature import forms_of
 from course_kernels.moe.launching import Launch
-from course_kernels.validation import check_dense
+from course_kernels.type_checks import check_dense
 
 FEW = 2048  # entries that are compared with each other, all with all
 FEW_BLOCKS = 8, 512  # entries of a program there, and those that it compares them with at a time

@@ -10,7 +10,7 @@ from course_kernels.config import GemmConfig
 from course_kernels.contexts import autocast_dtype, cast, has_overrides, is_compiling, refuse_tangents
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
-from course_kernels.engine.shared_checks import Backend
+from course_kernels.engine.product_checks import Backend
 from course_kernels.packed.checks import Tail, check_options, ends_of
 from course_kernels.packed.torch_ops import multiply, multiply_collecting, multiply_into
 

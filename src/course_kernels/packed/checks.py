@@ -14,6 +14,14 @@ from course_kernels.contexts import unwrapped
 from course_kernels.dtypes import MAX_EXTENT, MODE_OF_RANKS, OUT_DTYPES, SCALED_DTYPES, default_out_dtype
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import EACH, Ends, Problem, Product, in_words_of
+from course_kernels.engine.product_checks import (
+    check_backend,
+    check_device,
+    check_num_sms,
+    check_offs,
+    check_out_form,
+    differ,
+)
 from course_kernels.engine.scaling import (
     ROW,
     UNSCALED,
@@ -22,17 +30,9 @@ from course_kernels.engine.scaling import (
     check_scaling,
     check_whole_blocks,
 )
-from course_kernels.engine.shared_checks import (
-    check_backend,
-    check_device,
-    check_num_sms,
-    check_offs,
-    check_out_form,
-    differ,
-)
 from course_kernels.layout import GroupLayout
-from course_kernels.memory import check_has_memory, check_written
-from course_kernels.validation import check_dense, check_flags, transposed_hint
+from course_kernels.memory_overlap import check_has_memory, check_written
+from course_kernels.type_checks import check_dense, check_flags, transposed_hint
 
 Tail: TypeAlias = Literal["zero", "keep"]
 TAILS: tuple[Tail, ...] = get_args(Tail)

@@ -22,13 +22,13 @@ from course_kernels.contexts import (
     wants_grad,
 )
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
-from course_kernels.engine.shared_checks import Backend, check_backend, check_offs, check_out_form
+from course_kernels.engine.product_checks import Backend, check_backend, check_offs, check_out_form
 from course_kernels.kernels.codes import compared_groups
 from course_kernels.layout import GroupLayout
-from course_kernels.memory import check_has_memory, check_written
+from course_kernels.memory_overlap import check_has_memory, check_written
 from course_kernels.packed import sharding
 from course_kernels.packed.checks import ends_of
-from course_kernels.validation import check_dense, check_flags
+from course_kernels.type_checks import check_dense, check_flags
 
 CHUNK = 256  # rows that one program sums; fixed, so that sums do not depend on the GPU
 _ELEMENTS = 4096  # of the block that a program of four warps holds

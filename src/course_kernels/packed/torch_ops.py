@@ -28,8 +28,8 @@ from course_kernels.engine.gradient_layout import is_column_major
 from course_kernels.engine.options import Options, decode_launch, encode_launch
 from course_kernels.engine.plans import execute
 from course_kernels.engine.product import Problem, Product, in_words_of
+from course_kernels.engine.product_checks import check_out_form
 from course_kernels.engine.scaling import ROW
-from course_kernels.engine.shared_checks import check_out_form
 from course_kernels.packed import sharding
 from course_kernels.packed.checks import NAMES, check_call, check_main_grad, problem_of, readable
 from course_kernels.packed.group_sums import group_sums

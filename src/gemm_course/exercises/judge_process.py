@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from course_kernels.service import Service
+from course_kernels.child_process import Service
 from gemm_course.isolation.landlock import PATIENCE
 from gemm_course.judging.exercise import Exercise
 

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from course_kernels.service import answer_all
+from course_kernels.child_process import answer_all
 from gemm_course.exercises import manifest
 from gemm_course.exercises.judge_process import Task
 from gemm_course.judging.judge import Judge

@@ -1,1 +1,1 @@
-"""Grading a class: what was handed in, archives, grades, the cache of results, Gradescope."""
+"""Grading a class: the students of a folder, their files and answers, grades, the cache of results, Gradescope."""

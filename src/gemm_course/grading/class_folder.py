@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemm_course.exercises.manifest import Exercise
-from gemm_course.grading import archives
+from gemm_course.grading import hand_in_files
 
 # Canvas: name_userid_submissionid_file or name_LATE_userid_submissionid_file; the second number changes with each file.
 CANVAS = re.compile(r"([^\W_]+)_(?:LATE_)?(\d{3,})_\d{3,}_.+")
@@ -66,7 +66,7 @@ def discover(folder: Path, exercises: Sequence[Exercise], ignore: Collection[Pat
 
     Each entry belongs to one student. Raises OSError if the folder cannot be read.
     """
-    if folder.is_file() and archives.file_kind(folder.name) in (archives.ZIP, archives.ARCHIVE):
+    if folder.is_file() and hand_in_files.file_kind(folder.name) in (hand_in_files.ZIP, hand_in_files.ARCHIVE):
         raise NotADirectoryError(errno.ENOTDIR, "unpack it", str(folder))
     entries: dict[str, list[Path]] = {}
     unrecognized = []
@@ -74,14 +74,14 @@ def discover(folder: Path, exercises: Sequence[Exercise], ignore: Collection[Pat
     for name in sorted(os.listdir(folder)):
         path = folder / name
         link = path.is_symlink()
-        if archives.is_ignored(name) or (not link and path.resolve() in ignored):
+        if hand_in_files.is_ignored(name) or (not link and path.resolve() in ignored):
             if _is_hidden_work(path):
                 unrecognized.append(name)
             continue
         if path.is_dir() and not link:
             text = as_text(name)
             entries.setdefault(platform_student(text, MOODLE) or text, []).append(path)
-        elif link or archives.file_kind(name) != archives.OTHER:
+        elif link or hand_in_files.file_kind(name) != hand_in_files.OTHER:
             entries.setdefault(_student(path, exercises), []).append(path)
         else:
             unrecognized.append(name)
@@ -98,11 +98,11 @@ def discover(folder: Path, exercises: Sequence[Exercise], ignore: Collection[Pat
 def _is_hidden_work(path: Path) -> bool:
     """True for a notebook or archive that is hidden, such as `.zip`, and is no file of a Mac's beside another one."""
     hidden = path.name.startswith(".") and not path.name.startswith("._")
-    return hidden and archives.file_kind(path.name) != archives.OTHER and not path.is_dir()
+    return hidden and hand_in_files.file_kind(path.name) != hand_in_files.OTHER and not path.is_dir()
 
 
 def _holds_several(path: Path) -> bool:
-    return path.is_dir() or archives.file_kind(path.name) == archives.ZIP
+    return path.is_dir() or hand_in_files.file_kind(path.name) == hand_in_files.ZIP
 
 
 # Letters of other alphabets, and digits, that look like Latin letters: Cyrillic, Greek, dotless and phonetic ones.

@@ -15,7 +15,7 @@ import msgspec
 
 from course_kernels.files import write_atomically
 from gemm_course.exercises.manifest import Exercise
-from gemm_course.grading import pool, result_cache
+from gemm_course.grading import judge_pool, result_cache
 from gemm_course.grading.class_folder import Answer, Submission
 from gemm_course.grading.result_cache import ResultCache
 from gemm_course.judging.results import FAILED, NOT_ON_GPU, PASSED, TODO, UNCHECKED, Result
@@ -73,7 +73,7 @@ def grade(
     seconds of checks, no further answer of a student is checked: a submission may hold 64 that sleep. The first version
     of every exercise comes before all second ones. Raises RuntimeError if answers cannot be checked on this machine.
     """
-    tasks: dict[str, pool.Task] = {}
+    tasks: dict[str, judge_pool.Task] = {}
     owners: dict[str, str] = {}
     students: dict[str, set[str]] = {}  # by key, everybody who handed in this answer
     spent: Counter[str] = Counter()  # seconds by student
@@ -84,14 +84,14 @@ def grade(
             if not answer.refused:
                 key = result_cache.key(exercise.name, answer.source, seed)
                 owners.setdefault(key, f"{submission.student} {exercise.id}")
-                tasks.setdefault(key, pool.Task(key, exercise, answer.source, seed))
+                tasks.setdefault(key, judge_pool.Task(key, exercise, answer.source, seed))
                 students.setdefault(key, set()).add(submission.student)
     results = {key: cache.get(key) for key in tasks}
 
     def note_spent(key: str, seconds: float) -> None:
         spent.update(dict.fromkeys(students[key], seconds))
 
-    def over_budget(task: pool.Task) -> str:
+    def over_budget(task: judge_pool.Task) -> str:
         over = all(spent[each] > budget_s for each in students[task.key])
         return f"not checked: this student's other answers took more than {budget_s:g} s to check" if over else ""
 
@@ -103,7 +103,7 @@ def grade(
     def tell():
         report(len(finished), len(tasks), (finished or [""])[-1])
 
-    for task, outcome, seconds in pool.check_all(unknown, jobs, tell, over_budget):
+    for task, outcome, seconds in judge_pool.check_all(unknown, jobs, tell, over_budget):
         note_spent(task.key, seconds)
         finished.append(owners[task.key])
         tell()

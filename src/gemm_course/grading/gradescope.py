@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gemm_course.grading.archives import is_ignored
 from gemm_course.grading.grades import NO_PENALTY, Grade, Penalty, by_student, total
+from gemm_course.grading.hand_in_files import is_ignored
 from gemm_course.judging.results import PASSED, UNCHECKED
 
 FILE, FEEDBACK = "results.json", "feedback.txt"

@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from gemm_course.exercises.manifest import Exercise
-from gemm_course.grading import archives
-from gemm_course.grading.archives import File
+from gemm_course.grading import hand_in_files
 from gemm_course.grading.class_folder import CANVAS, MOODLE, Answer, Submission, match_name, platform_student
+from gemm_course.grading.hand_in_files import File
 from gemm_course.notebook import cells
 
 MAX_VERSIONS = 4
@@ -73,8 +73,8 @@ def read(student: str, paths: Sequence[Path], exercises: Sequence[Exercise], one
 
 def _files(path: Path) -> list[File]:
     if path.is_symlink():
-        return [File(path.name, refused=archives.LINK)]
-    return archives.read_folder(path) if path.is_dir() else archives.read_file(path, path.name)
+        return [File(path.name, refused=hand_in_files.LINK)]
+    return hand_in_files.read_folder(path) if path.is_dir() else hand_in_files.read_file(path, path.name)
 
 
 def _open(file: File, exercises: Sequence[Exercise]) -> _Notebook:

@@ -1,4 +1,4 @@
-"""Reasons for failed checks, as facts. `failure_sentences` alone puts them into words.
+"""Reasons for failed checks, as facts. `cause_sentences` alone puts them into words.
 
 Lines are those of the learner's cell, from 1; 0 is unknown. Places are (row, column).
 """
@@ -99,7 +99,7 @@ class Failure(Struct):
 
 
 class Cause(Struct, frozen=True):
-    """A reason for a failed check: one of the classes below. `failure_sentences.lines_of` has words for each."""
+    """A reason for a failed check: one of the classes below. `cause_sentences.lines_of` has words for each."""
 
 
 class Words(Cause):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from gemm_course.isolation.landlock import PATIENCE
 from gemm_course.judging.causes import MaskProblem
 from gemm_course.judging.untrusted import Layout, Reply, bytes_in, parse_reply
-from gemm_course.runner import wire
+from gemm_course.runner import serialization
 from gemm_course.runner.fork_server import MAX_THREADS, Template
 
 GRACE_S = 2.8  # beyond an exercise's limit, before its process is killed: a busy machine is slow to take a signal
@@ -90,7 +90,7 @@ def ask(template: Template, request: dict, seconds: float, cancelled: threading.
     prints, prints_end = os.pipe()
     try:
         with tempfile.TemporaryFile() as file:
-            file.write(wire.pack(request))
+            file.write(serialization.pack(request))
             file.seek(0)
             template.fork([file.fileno(), results_end, prints_end])
     except BaseException:
@@ -100,7 +100,7 @@ def ask(template: Template, request: dict, seconds: float, cancelled: threading.
     finally:
         os.close(results_end)
         os.close(prints_end)
-    reader, printed = wire.Reader(results), bytearray()
+    reader, printed = serialization.Reader(results), bytearray()
     stop, next_look = time.monotonic() + PATIENCE * seconds + GRACE_S, 0.0
     open_ends = {results, prints}
     try:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from gemm_course.judging.cause_sentences import Writer, first_of_all
 from gemm_course.judging.causes import BELOW, Cause, Causes, Drawn, MaskProblem, Observed, Raised, Words, causes_of
 from gemm_course.judging.exercise import COMPILES, Exercise
-from gemm_course.judging.failure_sentences import Writer, first_of_all
 from gemm_course.judging.results import FAILED, PASSED, TODO, UNCHECKED, Property, Result
 from gemm_course.judging.untrusted import printable
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import threading
 
-from course_kernels.service import ServiceDied
+from course_kernels.child_process import ServiceDied
 from gemm_course import progress
 from gemm_course.exercises import manifest
 from gemm_course.exercises.judge_process import JudgeProcess, Task

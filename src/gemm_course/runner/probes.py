@@ -353,7 +353,7 @@ class Watch:
         return {"outputs": outputs, "addresses": {r.name: [r.base, r.low, r.high - r.low] for r in self._regions}}
 
     def report(self) -> dict:
-        """Events, and every output's memory with how often it was stored and by which program, as `wire` sends them."""
+        """Events, and every output's memory with how often it was stored and by which program, as values to be sent."""
         outputs = [
             {
                 "buffer": each.buffer, "counts": torch.from_numpy(each.counts),

@@ -27,7 +27,7 @@ from types import FunctionType, MappingProxyType, ModuleType
 import torch
 
 from gemm_course.isolation import landlock, own_builtins, static_check
-from gemm_course.runner import gpu, masks, probes, wire
+from gemm_course.runner import gpu, masks, probes, serialization
 from gemm_course.runner.stuck_loops import LoopTracer
 
 MODULE = "answer"  # the name under which the learner's cell is imported
@@ -182,7 +182,7 @@ class Alarm:
             "loop": loop and {"line": loop.line, "code": _code(self.path, loop.line), "names": list(loop.names)},
         }  # fmt: skip
         with contextlib.suppress(BaseException):
-            wire.send(self.results, {"error": error})
+            serialization.send(self.results, {"error": error})
         os._exit(0)
 
 
@@ -207,38 +207,38 @@ def main(mode: str, fds: list[int]) -> None:
 
 
 def _answer(mode: str, requests: int, results: int) -> None:
-    request = wire.Reader(requests).next(timeout=30.0)
+    request = serialization.Reader(requests).next(timeout=30.0)
     path = request["path"]
     try:
         runs = importlib.import_module(request["module"]) if "module" in request else None
     except ImportError as error:  # a package that this exercise needs beyond torch and Triton
-        wire.send(results, {"setup_error": str(error)[:_MAX_TEXT]})
+        serialization.send(results, {"setup_error": str(error)[:_MAX_TEXT]})
         return
     if runs is not None:
         linecache.getlines(runs.__file__)  # the interpreter reads the source of a kernel at its launch
     if problem := _confine(mode, request):
-        wire.send(results, {"setup_error": problem})
+        serialization.send(results, {"setup_error": problem})
         return
     prepared = [] if mode == "compile" or runs is None else _prepare(runs, request)
     # The first message, before the answer could send any: what it says of the layout is true.
-    wire.send(results, {"ready": True, "layouts": [watch.layout() for watch, _ in prepared]})
+    serialization.send(results, {"ready": True, "layouts": [watch.layout() for watch, _ in prepared]})
     Alarm(path, request["seconds"], results)
     try:
         if runs is None:
             gpu.try_kernel()
-            wire.send(results, {"case": 0, "value": {}, "watched": {}})
+            serialization.send(results, {"case": 0, "value": {}, "watched": {}})
         elif (answer := _read_and_load(runs, request, results)) is not None and mode == "compile":
             _compile(runs, answer)
-            wire.send(results, {"case": 0, "value": {}, "watched": {}})
+            serialization.send(results, {"case": 0, "value": {}, "watched": {}})
         elif answer is not None:
             _run(prepared, getattr(answer, request["function"]), path, results)
     except BaseException as error:  # SystemExit and KeyboardInterrupt of the learner's as well
-        wire.send(results, {"error": describe(error, path)})
+        serialization.send(results, {"error": describe(error, path)})
     finally:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(BaseException):
                 stream.flush()
-        wire.send(results, {"done": True})  # a process that the answer left behind may hold the pipe open
+        serialization.send(results, {"done": True})  # a process that the answer left behind may hold the pipe open
 
 
 def _prepare(runs: ModuleType, request: dict) -> list[tuple]:
@@ -254,15 +254,15 @@ def _read_and_load(runs: ModuleType, request: dict, results: int) -> ModuleType 
     error = {"kind": "missing", "type": "", "text": "", "line": 0, "code": ""}
     if violation := static_check.find_violation(source, request["function"], request["imports"]):
         refused = {"kind": "refused", "line": violation.line, "text": violation.text, "hostile": violation.hostile}
-        wire.send(results, {"error": {**error, **refused}})
+        serialization.send(results, {"error": {**error, **refused}})
         return None
-    wire.send(results, {"masks": masks.problems(source)})
+    serialization.send(results, {"masks": masks.problems(source)})
     answer = load(request["path"], getattr(runs, "GIVEN", {}))
-    wire.send(results, {"defined": definitions(answer)})
+    serialization.send(results, {"defined": definitions(answer)})
     found = getattr(answer, request["function"], None)
     if callable(found):
         return answer
-    wire.send(results, {"error": {**error, "type": type(found).__name__ if found is not None else ""}})
+    serialization.send(results, {"error": {**error, "type": type(found).__name__ if found is not None else ""}})
     return None
 
 
@@ -312,7 +312,7 @@ def _run(prepared: list[tuple], function, path: str, results: int) -> None:
             message = {"case": index, "value": _sendable(value), "watched": watch.report()}
         except BaseException as error:
             message = {"case": index, "error": describe(error, path)}
-        wire.send(results, message)
+        serialization.send(results, message)
         if "error" in message and message["error"]["kind"] == "todo":
             return
 
@@ -320,7 +320,7 @@ def _run(prepared: list[tuple], function, path: str, results: int) -> None:
 def _sendable(value):
     """Tensors, numbers and containers as they are; for anything else only the name of its type."""
     if type(value) is torch.Tensor:
-        if wire.travels(value):
+        if serialization.travels(value):
             return value
         return {"not": f"{value.dtype} tensor on {value.device} ({value.layout})".replace("torch.", "")}
     if value is None or type(value) in (bool, int, float, str):

@@ -64,7 +64,7 @@ def test_the_zoo_measures_the_choice_beside_what_it_chooses_from():
 
 def test_a_new_backend_of_grouped_mm_is_measured_as_soon_as_it_is_accepted(monkeypatch):
     assert [p.name for p in known.providers() if p.role == "ours"] == ["triton", "cute"]
-    monkeypatch.setattr(known.shared_checks, "BACKENDS", ("auto", "triton", "torch", "new"))
+    monkeypatch.setattr(known.product_checks, "BACKENDS", ("auto", "triton", "torch", "new"))
     assert [p.name for p in known.providers() if p.role == "ours"] == ["triton", "new"]
     assert known.select(["new"])[0].label == "grouped_mm (new)"
 

@@ -10,7 +10,7 @@ from course_kernels import runtime
 from course_kernels.bench import grouped, scaled
 from course_kernels.bench.operands import make_operands
 from course_kernels.bench.rows import Row
-from course_kernels.bench.tuning.configured import SWEPT_8_BIT, Configured
+from course_kernels.bench.tuning.cute_sweep import SWEPT_8_BIT, Configured
 
 FP8 = scaled.DTYPE
 

@@ -13,8 +13,8 @@ from course_kernels.codegen import TARGETS, build
 from course_kernels.codegen.masked import SCALES, build_masked, dtypes_on, shipped_masked, stand_ins
 from course_kernels.codegen.packed import specialized
 from course_kernels.dtypes import FP8, FP8_FNUZ
-from course_kernels.engine.arguments import prepare
 from course_kernels.engine.options import Options
+from course_kernels.engine.triton_arguments import prepare
 from course_kernels.masked.checks import check_call
 from course_kernels.runtime import Device
 

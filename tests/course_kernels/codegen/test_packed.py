@@ -13,13 +13,13 @@ from course_kernels.codegen import TARGETS, build, shipped
 from course_kernels.codegen.packed import MODES, build_group_sums, specialized, stand_ins
 from course_kernels.codegen.spec import KERNELS, PACKED_KERNELS
 from course_kernels.dtypes import TYPE_BYTES
-from course_kernels.engine.arguments import prepare
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
 from course_kernels.engine.scaling import BLOCK_SCALINGS
+from course_kernels.engine.triton_arguments import prepare
 from course_kernels.engine.tuning import Extents, Gpu, Kind, choose
-from course_kernels.engine.tuning.candidates import offered
 from course_kernels.engine.tuning.chooser import all_configs
+from course_kernels.engine.tuning.configs_by_kind import offered
 from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
 from course_kernels.packed.checks import problem_of
 from course_kernels.runtime import Device

@@ -10,7 +10,7 @@ from torch.nn.functional import ScalingType
 
 import course_kernels as ck
 from course_kernels import runtime
-from course_kernels.engine import offers, plans
+from course_kernels.engine import backend_choice, plans
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
@@ -130,6 +130,6 @@ def test_the_kernel_in_cute_dsl_logs_its_time(backend, us, says, log, monkeypatc
     monkeypatch.setattr(cute, "offer", lambda *_: cute.Offer(us, asked, config, lambda: None))
     product = Product.packed(A.to("meta"), B.to("meta"), ENDS.to("meta"))
     problem = problem_of(product, Options(backend=backend))
-    monkeypatch.setattr("course_kernels.engine.launch.plan", lambda *_: None)
-    offers.choose(problem, product, torch.empty(ROWS, N, device="meta"))
+    monkeypatch.setattr("course_kernels.engine.triton_launch.plan", lambda *_: None)
+    backend_choice.choose(problem, product, torch.empty(ROWS, N, device="meta"))
     assert says in log.messages[0]

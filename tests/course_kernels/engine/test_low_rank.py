@@ -10,12 +10,12 @@ import torch
 from course_kernels import GemmConfig, runtime
 from course_kernels.codegen import Build, compile_many
 from course_kernels.codegen.packed import build_options, device_of, specialized
-from course_kernels.engine.arguments import prepare
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.low_rank import LowRank, arguments
 from course_kernels.engine.options import Options
 from course_kernels.engine.plans import find
 from course_kernels.engine.product import Ends, Problem, Product, Store
+from course_kernels.engine.triton_arguments import prepare
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 

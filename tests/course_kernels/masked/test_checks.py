@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_kernels import deepgemm, runtime, shuffle_weight
-from course_kernels.engine.access import flat_rows
+from course_kernels.engine.descriptors import flat_rows
 from course_kernels.engine.options import Options
 from course_kernels.engine.scaling import Blocks, Lines
 from course_kernels.engine.signature import signature

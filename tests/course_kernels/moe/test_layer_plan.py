@@ -12,8 +12,8 @@ import torch
 from torch.nn import Parameter
 
 from course_kernels import moe_feed_forward, runtime
-from course_kernels.engine import launch as engine_launch
 from course_kernels.engine import plans as engine_plans
+from course_kernels.engine import triton_launch as engine_launch
 from course_kernels.kernels.codes import Activation, Function
 from course_kernels.moe import Routing, api, launching, layer, layer_plan, routing, steps
 from course_kernels.moe.form import Operands

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, grouped_mm, runtime
-from course_kernels.engine.arguments import prepare
 from course_kernels.engine.options import Options
 from course_kernels.engine.plans import execute
 from course_kernels.engine.product import Product
 from course_kernels.engine.signature import signature
+from course_kernels.engine.triton_arguments import prepare
 from course_kernels.kernels.codes import Store
 from course_kernels.packed.checks import check_call, problem_of
 from course_kernels.runtime import Device

@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import forked
 from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
-from course_kernels.engine import launch as triton
 from course_kernels.engine import plans as execute
+from course_kernels.engine import triton_launch as triton
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
 from course_kernels.packed import torch_ops

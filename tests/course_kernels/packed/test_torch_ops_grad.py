@@ -404,8 +404,8 @@ def test_operands_changed_before_backward_are_noticed():
 
 def test_backward_uses_the_backend_of_forward_and_configurations_of_its_own(monkeypatch):
     from course_kernels import GemmConfig
-    from course_kernels.engine import launch as triton
     from course_kernels.engine import plans as execute
+    from course_kernels.engine import triton_launch as triton
 
     monkeypatch.setattr(execute, "plans", execute.PlanCache())
     used = []

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from answers import OFFSETS as RIGHT
-from course_kernels.service import ServiceDied
+from course_kernels.child_process import ServiceDied
 from gemm_course.exercises import manifest
 from gemm_course.exercises.judge_process import JudgeProcess, Task
 from gemm_course.judging.results import Result

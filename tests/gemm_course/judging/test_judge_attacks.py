@@ -223,7 +223,7 @@ def test_what_stays_on_the_device_is_no_host_sync(judge, line):
 # ---- what the process can do that runs it
 
 WRITES = (  # to every descriptor that could be the one for results
-    "import os, struct\nfrom gemm_course.runner import wire\n"
+    "import os, struct\nfrom gemm_course.runner import serialization as wire\n"
     "def everywhere(data):\n    for fd in range(3, 30):\n"
     "        try: os.write(fd, data)\n        except OSError: pass\n"
 )
@@ -605,7 +605,7 @@ def test_the_tables_are_nowhere_to_be_found(open_judge):
 # Its products are torch's; no kernel is launched, but is said to have stored them. With tables of zeros or right ones.
 FORGE = """
 import gc, sys
-runs, wire = (sys.modules[f"gemm_course.{name}"] for name in ("exercises.e04b_tables.run", "runner.wire"))
+runs, wire = (sys.modules[f"gemm_course.{name}"] for name in ("exercises.e04b_tables.run", "runner.serialization"))
 runs._launch = lambda *_: True
 runs.FakeGPU.has = lambda *_: True
 calls = []

@@ -10,7 +10,7 @@ import pytest
 from gemm_course.judging import request as requests
 from gemm_course.judging.request import Outcome, ask
 from gemm_course.judging.untrusted import parse_reply
-from gemm_course.runner import wire
+from gemm_course.runner import serialization
 
 READY, DONE = {"ready": True}, {"done": True}
 RESULT = {"case": 0, "value": 3}
@@ -55,14 +55,14 @@ def asked(tmp_path, serve, seconds=5.0, cancelled=None, status=0, **uses):
     template.thread.join(5)
     assert not template.thread.is_alive()
     assert template.released, "it was waited for to the end"
-    assert template.request == wire.pack(request)
+    assert template.request == serialization.pack(request)
     return outcome
 
 
 def send(*messages):
     def serve(template, results, prints):
         for each in messages:
-            wire.send(results, each)
+            serialization.send(results, each)
 
     return serve
 

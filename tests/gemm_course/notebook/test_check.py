@@ -8,7 +8,7 @@ import pytest
 
 import gemm_course
 from answers import OFFSETS as RIGHT
-from course_kernels import service
+from course_kernels import child_process
 from gemm_course import progress
 from gemm_course.exercises import manifest
 from gemm_course.judging.results import Property, Result
@@ -47,11 +47,11 @@ def test_the_process_stays_for_the_next_check_and_is_replaced_when_it_dies(capsy
 
 def test_a_notebook_whose_judge_dies_shows_a_message(monkeypatch, capsys):
     notebook_check.stop()
-    monkeypatch.setattr(service, "__file__", "/nowhere/service.py")
+    monkeypatch.setattr(child_process, "__file__", "/nowhere/child_process.py")
     assert notebook_check.check(FUNCTION) is None
     printed = capsys.readouterr().out
     assert "the process that checks answers died" in printed
-    assert "/nowhere/service.py" in printed, "its last words"
+    assert "/nowhere/child_process.py" in printed, "its last words"
     assert "`course doctor` says" in printed
 
 

@@ -22,7 +22,7 @@ from gemm_course.judging import judge as judging
 from gemm_course.judging.judge import Judge
 from gemm_course.judging.results import NOT_ON_GPU
 from gemm_course.notebook import cells
-from gemm_course.runner import fork_server, wire
+from gemm_course.runner import fork_server, serialization
 from places import ROOT
 
 pytestmark = pytest.mark.usefixtures("no_second_wall")  # in it, processes have numbers of their own
@@ -187,7 +187,7 @@ def test_a_child_does_not_outlive_a_judge_that_is_killed(monkeypatch, tmp_path):
     server = fork_server.ForkServer()
     template, (results, theirs) = fork_server.Template(server, "run"), os.pipe()
     with tempfile.TemporaryFile() as file:
-        file.write(wire.pack(request))
+        file.write(serialization.pack(request))
         file.seek(0)
         pid = template.fork([file.fileno(), theirs, theirs])
     stop = time.monotonic() + 20

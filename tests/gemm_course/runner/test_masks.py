@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from gemm_course.judging.cause_sentences import Writer
 from gemm_course.judging.causes import Event, MaskProblem, Observed
-from gemm_course.judging.failure_sentences import Writer
 from gemm_course.runner import masks
 
 HEAD = """

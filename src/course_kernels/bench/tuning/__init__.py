@@ -1,5 +1,5 @@
 """Fitting the time model: ``config_times`` measures configurations, ``fit`` fits constants, ``tune`` does both for a
 GPU.
 
-``configured`` measures the configurations of the kernel in CuTe DSL as providers of a benchmark.
+``cute_sweep`` measures the configurations of the kernel in CuTe DSL as providers of a benchmark.
 """

@@ -28,13 +28,13 @@ from course_kernels.bench.rows import Row, jittered, zipf
 from course_kernels.bench.verification import count_unlike, count_wrong, exact_products
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, dtype_name
-from course_kernels.engine import launch as triton
+from course_kernels.engine import triton_launch as triton
 from course_kernels.engine.hopper import compiled_cache, cute
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product
 from course_kernels.engine.scaling import BLOCK, ROW
 from course_kernels.engine.tuning import Gpu, Kind, time_model
-from course_kernels.engine.tuning.candidates import Config, name_of, offered
+from course_kernels.engine.tuning.configs_by_kind import Config, name_of, offered
 from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
 from course_kernels.kernels.codes import Scales
 from course_kernels.kernels.cute_sm90.config import CuteConfig

@@ -18,7 +18,7 @@ from torch import Tensor
 from course_kernels.bench.tuning.config_times import KIND_OF_PASS
 from course_kernels.engine.tuning import Extents, Gpu, Kind
 from course_kernels.engine.tuning import time_model as model
-from course_kernels.engine.tuning.candidates import Config, by_name
+from course_kernels.engine.tuning.configs_by_kind import Config, by_name
 from course_kernels.engine.tuning.gpu_constants import Candidate, Constants
 from course_kernels.engine.tuning.kinds import KINDS
 from course_kernels.kernels.cute_sm90.config import CuteConfig

@@ -17,7 +17,7 @@ from course_kernels.bench.rows import Row
 from course_kernels.bench.tuning import config_times
 from course_kernels.bench.tuning.fit import FEWEST, Sample, fit, leave_one_out, regret, samples, summary
 from course_kernels.engine.tuning import Gpu, Kind, time_model
-from course_kernels.engine.tuning.candidates import Config, by_name
+from course_kernels.engine.tuning.configs_by_kind import Config, by_name
 from course_kernels.engine.tuning.gpu_constants import Candidate
 from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
 from course_kernels.files import write_atomically

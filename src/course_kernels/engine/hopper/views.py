@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from course_kernels.engine.access import flat_rows
+from course_kernels.engine.descriptors import flat_rows
 from course_kernels.engine.product import Counts, Ends, Gated, GatedBackward, Product
 from course_kernels.engine.scaling import Lines
 from course_kernels.kernels.codes import Activation

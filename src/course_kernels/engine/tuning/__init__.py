@@ -1,8 +1,8 @@
 """The choice of a product's configuration, and the reason for it.
 
 ``chooser.choose`` chooses for the Triton kernels: by ``time_model`` with ``gpu_constants``, else by
-``fallback_rules``. ``choice_log.explain`` says why, and ``log_choice`` logs what a call gets. ``candidates``: the
-configurations that are measured.
+``fallback_rules``. ``choice_log.explain`` says why, and ``log_choice`` logs what a call gets. ``configs_by_kind``:
+the configurations that are measured.
 """
 
 from course_kernels.engine.tuning.choice_log import explain, log_choice

@@ -12,8 +12,8 @@ from gemm_course.exercises.e03_tail_masks.run import BLOCK
 from gemm_course.exercises.inputs import whole_numbers
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran, Written
+from gemm_course.judging.cause_sentences import counted
 from gemm_course.judging.causes import BELOW, Causes, Event, Observed
-from gemm_course.judging.failure_sentences import counted
 from gemm_course.judging.panels import panel
 
 OUTSIDE = "NaN comes from elements outside of A and B: they must count as zero"

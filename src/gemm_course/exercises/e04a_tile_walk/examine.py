@@ -12,8 +12,8 @@ from gemm_course.exercises.e04a_tile_walk.walks import Tile, Walk, explain
 from gemm_course.exercises.tile_orders import about_turns, difference, first_difference, pictures
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
+from gemm_course.judging.cause_sentences import counted
 from gemm_course.judging.causes import Causes, Words
-from gemm_course.judging.failure_sentences import counted
 
 GRIDS = [(3, 2), (2, 3), (4, 2), (2, 4), (4, 3), (3, 4)]  # none is square: exchanged coordinates leave the grid
 SHOWN = 4

@@ -23,8 +23,8 @@ from gemm_course.exercises.e04b_tables.run import (
 from gemm_course.exercises.inputs import whole_numbers
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
+from gemm_course.judging.cause_sentences import counted
 from gemm_course.judging.causes import Causes, MadeOnCPU, Observed, Words
-from gemm_course.judging.failure_sentences import counted
 from gemm_course.judging.panels import RIGHT, WRONG, panel, table_panel
 from gemm_course.runner import probes
 from gemm_course.runner.fake_gpu import FakeGPU

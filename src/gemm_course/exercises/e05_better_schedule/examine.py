@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gemm_course.judging.case import Case, Finding, Ran, expect_value
-from gemm_course.judging.failure_sentences import counted
+from gemm_course.judging.cause_sentences import counted
 from gemm_course.judging.panels import row_panel
 
 SLACK = 1.03  # over longest first: other good schedules may be a little later

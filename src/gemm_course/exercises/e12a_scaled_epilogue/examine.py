@@ -13,8 +13,8 @@ from course_kernels import testing
 from gemm_course.exercises.e12a_scaled_epilogue.run import BLOCK_K, BLOCK_M, BLOCK_N, FP8
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
+from gemm_course.judging.cause_sentences import counted
 from gemm_course.judging.causes import BELOW, Causes, Observed
-from gemm_course.judging.failure_sentences import counted
 from gemm_course.judging.panels import panel, tile_slices
 
 CHECKS = ("token", "group", "rounding", "rows")

@@ -11,8 +11,8 @@ from gemm_course.exercises.e13_persistent_helion.language import BLOCK_M, BLOCK_
 from gemm_course.exercises.e13_persistent_helion.walks import DEALINGS, NUMBERINGS, Tile, flat, groups_of, in_turn
 from gemm_course.exercises.tile_orders import about_turns, difference, pictures
 from gemm_course.judging.case import Case, Finding, Ran
+from gemm_course.judging.cause_sentences import counted
 from gemm_course.judging.causes import Words
-from gemm_course.judging.failure_sentences import counted
 
 HARD_CODED = 4  # never drawn as a number of workers where a check compares it with other numbers
 NOT_COUNTED = "not counted, because not every tile is computed exactly once"

@@ -13,8 +13,8 @@ from gemm_course.exercises.e14b_router_gradient.run import BLOCK_I, BLOCK_M
 from gemm_course.exercises.inputs import whole_numbers
 from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
+from gemm_course.judging.cause_sentences import counted
 from gemm_course.judging.causes import BELOW, Causes, Event, Observed, Words
-from gemm_course.judging.failure_sentences import counted
 from gemm_course.judging.panels import panel
 
 CHECKS = ("sums", "place", "foreign", "float32", "writer", "bounds")

@@ -13,8 +13,8 @@ import torch
 from gemm_course.exercises.e16_the_splits.local_rows import Row, mistakes
 from gemm_course.exercises.e16_the_splits.plans import BREAKS, Plan, owners_of, parts_of, plan_of
 from gemm_course.judging.case import Case, Finding, Ran
+from gemm_course.judging.cause_sentences import counted
 from gemm_course.judging.causes import ABOVE, BELOW, Causes
-from gemm_course.judging.failure_sentences import counted
 from gemm_course.judging.panels import RIGHT, WRONG, table_panel
 
 CHECKS = ("once", "experts", "splits", "back", "everyone", "strangers")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from gemm_course.judging.case import expect_value
-from gemm_course.judging.failure_sentences import counted
+from gemm_course.judging.cause_sentences import counted
 
 NAMES = ("tokens", "local", "sent", "received", "back")
 BREAKS = dict(zip(NAMES, ("once", "experts", "splits", "splits", "back")))  # the check that a malformed part breaks

@@ -15,10 +15,10 @@ from course_kernels.bench.tuning import config_times
 from course_kernels.bench.verification import exact_products
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8
-from course_kernels.engine import launch as triton
+from course_kernels.engine import triton_launch as triton
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.tuning import Gpu, Kind, time_model
-from course_kernels.engine.tuning.candidates import name_of, offered
+from course_kernels.engine.tuning.configs_by_kind import name_of, offered
 from course_kernels.kernels.codes import Scales
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 

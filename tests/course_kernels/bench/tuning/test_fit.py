@@ -12,7 +12,7 @@ import torch
 from course_kernels.bench.tuning import config_times
 from course_kernels.bench.tuning import fit as fitting
 from course_kernels.engine.tuning import Extents, Gpu, Kind, time_model
-from course_kernels.engine.tuning.candidates import by_name, name_of
+from course_kernels.engine.tuning.configs_by_kind import by_name, name_of
 from course_kernels.engine.tuning.gpu_constants import Constants
 
 FORWARD, GPU = Kind("m", "k"), Gpu("sm_90", 132, 4.8)

@@ -9,7 +9,7 @@ import pytest
 
 from course_kernels.bench.tuning import config_times, fit, tune
 from course_kernels.engine.tuning import Extents, Gpu, Kind, gpu_constants, time_model
-from course_kernels.engine.tuning.candidates import by_name, offered
+from course_kernels.engine.tuning.configs_by_kind import by_name, offered
 from course_kernels.engine.tuning.gpu_constants import Constants
 from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
 from tuning_shapes import PROVENANCE

@@ -12,7 +12,7 @@ import torch
 
 import fuzz
 from course_kernels import grouped_mm, runtime, scaled_grouped_mm
-from course_kernels.engine import offers
+from course_kernels.engine import backend_choice
 from course_kernels.engine import plans as kept
 from course_kernels.engine.hopper import compiled_cache, cute
 from course_kernels.engine.options import Options
@@ -223,7 +223,7 @@ def is_offered(*product):
 def is_sooner(problem, given, out):
     """Whether ``backend="auto"`` takes it."""
     offer = cute.offer(problem, given, out)
-    return offer is not None and offers.is_sooner(offer, given.a.element_size())
+    return offer is not None and backend_choice.is_sooner(offer, given.a.element_size())
 
 
 @pytest.mark.parametrize(("made", "as_it_is"), DEEP.values(), ids=DEEP)

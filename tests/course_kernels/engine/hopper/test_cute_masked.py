@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, deepgemm, quantize_1x128
-from course_kernels.engine import launch, offers
+from course_kernels.engine import backend_choice, triton_launch
 from course_kernels.engine import plans as kept
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.options import Options
@@ -31,7 +31,7 @@ def device(monkeypatch):
     """A Hopper GPU, on which the Triton kernel is not to be asked."""
     found = hopper_gpu()
     monkeypatch.setattr(kept, "plans", kept.PlanCache())
-    monkeypatch.setattr(launch, "plan", lambda *_: pytest.fail("the kernel in CuTe DSL was not used"))
+    monkeypatch.setattr(triton_launch, "plan", lambda *_: pytest.fail("the kernel in CuTe DSL was not used"))
     return found
 
 
@@ -187,7 +187,7 @@ def test_each_launch_in_a_dynamic_order_takes_a_counter(monkeypatch):
 
 def preferred(made, **changes):
     offer = offer_of(made._replace(**changes))
-    return offer is not None and offers.is_sooner(offer, made.XQ.element_size())
+    return offer is not None and backend_choice.is_sooner(offer, made.XQ.element_size())
 
 
 def test_auto_takes_it_where_the_time_model_expects_it_to_be_faster(monkeypatch):

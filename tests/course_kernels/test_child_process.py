@@ -11,11 +11,11 @@ import time
 import pytest
 
 import forked
-from course_kernels.service import Service, ServiceDied
+from course_kernels.child_process import Service, ServiceDied
 
 MODULE = """
 import gc, os, sys, time
-from __main__ import answer_all  # what a child runs is service.py; its package would import torch
+from __main__ import answer_all  # what a child runs is child_process.py; its package would import torch
 
 def answer(request):
     if request == b"die":
@@ -125,7 +125,7 @@ def test_ctrl_c_does_not_reach_it(start):
 def test_a_module_of_the_working_directory_does_not_shadow_another(tmp_path):
     (tmp_path / "multiprocessing.py").write_text("raise SystemExit('shadowed')")
     script = textwrap.dedent("""
-        from course_kernels.service import Service
+        from course_kernels.child_process import Service
         import os
         os.chdir(SHADOW)
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -137,7 +137,7 @@ def test_a_module_of_the_working_directory_does_not_shadow_another(tmp_path):
 
 def test_it_ends_with_its_parent(tmp_path):
     (tmp_path / "echo_of_a_test.py").write_text(MODULE)
-    script = "from course_kernels.service import Service\nimport os\n"
+    script = "from course_kernels.child_process import Service\nimport os\n"
     script += f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}\n"
     script += "child = Service('echo_of_a_test', 'the echo')\nchild.wait_until_ready()\n"
     script += "print(child.pid, flush=True)\nos._exit(0)"

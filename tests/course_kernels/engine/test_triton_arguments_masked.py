@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig
-from course_kernels.engine.arguments import prepare
 from course_kernels.engine.options import Options
+from course_kernels.engine.triton_arguments import prepare
 from course_kernels.engine.tuning.fallback_rules import rows_class
 from course_kernels.kernels.codes import Layout, Scales, Store
 from course_kernels.masked.checks import Call, check_call

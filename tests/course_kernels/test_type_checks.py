@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course_kernels.validation import check_dense, check_flags, transposed_hint
+from course_kernels.type_checks import check_dense, check_flags, transposed_hint
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import torch
 
 from course_kernels import GemmConfig
 from course_kernels.config import LaunchOptions
-from course_kernels.engine import arguments
-from course_kernels.engine.arguments import prepare
+from course_kernels.engine import triton_arguments
 from course_kernels.engine.options import Options
+from course_kernels.engine.triton_arguments import prepare
 from course_kernels.engine.tuning import Choice, Extents, Gpu, Kind
 from course_kernels.engine.tuning.fallback_rules import ONE_TILE
 from course_kernels.kernels.codes import Layout, Schedule, Store
@@ -127,7 +127,7 @@ def test_a_limit_on_sms_asks_for_programs_that_fill_one(monkeypatch):
         asked.append(alone)
         return Choice(GemmConfig(), None, "")
 
-    monkeypatch.setattr(arguments, "choose", choose)
+    monkeypatch.setattr(triton_arguments, "choose", choose)
     for num_sms in (None, 132, 131):
         prepared(num_sms=num_sms)
     assert asked == [False, False, True]
@@ -202,7 +202,7 @@ def test_the_chooser_is_asked_about_scales_of_blocks(monkeypatch, mode):
         )
         return Choice(config, 1.0, "")
 
-    monkeypatch.setattr(arguments, "choose", choose)
+    monkeypatch.setattr(triton_arguments, "choose", choose)
     assert block_scaled(mode=mode).arguments["BLOCK_N"] == 64
     assert prepared().arguments["BLOCK_N"] == 64
     extents, gpu = Extents(512, 512, 512, 8), Gpu.of(H200)

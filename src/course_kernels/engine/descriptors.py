@@ -1,4 +1,5 @@
-"""The access of the Triton kernels to a matrix, through a descriptor or pointers; and the order of shuffled weights."""
+"""Through a TMA descriptor or through pointers: how the Triton kernels read or write a matrix; and the order of
+shuffled weights."""
 
 from __future__ import annotations
 

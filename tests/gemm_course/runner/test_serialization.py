@@ -9,7 +9,7 @@ import struct
 import pytest
 import torch
 
-from gemm_course.runner import wire
+from gemm_course.runner import serialization
 
 VALUES = [
     None, True, 3, -(2**70), 0.5, "ü\x00", [], {}, [1, ["a", None]], {"a": {"b": [1.5]}},
@@ -31,10 +31,10 @@ def same(a, b):
 @pytest.mark.parametrize("value", VALUES, ids=str)
 def test_what_is_sent_arrives(value):
     here, there = os.pipe()
-    wire.send(there, value)
-    wire.send(there, "next")
+    serialization.send(there, value)
+    serialization.send(there, "next")
     os.close(there)
-    reader = wire.Reader(here)
+    reader = serialization.Reader(here)
     reader.pump()
     first, second = reader.messages()
     assert same(first, value)
@@ -71,14 +71,14 @@ def tensor(*parts):
 )
 def test_bytes_of_another_form_are_no_message(header, body):
     with pytest.raises(ValueError):
-        wire.unpack(header, body)
+        serialization.unpack(header, body)
 
 
 def test_a_message_larger_than_all_may_be_is_refused_before_it_arrives():
     here, there = os.pipe()
-    os.write(there, struct.pack("<QQ", 16, wire.MAX_BYTES))
+    os.write(there, struct.pack("<QQ", 16, serialization.MAX_BYTES))
     os.close(there)
-    reader = wire.Reader(here)
+    reader = serialization.Reader(here)
     reader.pump()
     with pytest.raises(ValueError, match="larger"):
         reader.messages()
@@ -87,11 +87,11 @@ def test_a_message_larger_than_all_may_be_is_refused_before_it_arrives():
 
 def test_messages_are_not_too_many(monkeypatch):
     """Each takes memory that its bytes do not show."""
-    monkeypatch.setattr(wire, "MAX_HEADERS", 1 << 16)
+    monkeypatch.setattr(serialization, "MAX_HEADERS", 1 << 16)
     here, there = os.pipe()
-    os.write(there, wire.pack({}) * 65)
+    os.write(there, serialization.pack({}) * 65)
     os.close(there)
-    reader = wire.Reader(here)
+    reader = serialization.Reader(here)
     reader.pump()
     with pytest.raises(ValueError, match="larger"):
         reader.messages()
@@ -100,9 +100,9 @@ def test_messages_are_not_too_many(monkeypatch):
 
 def test_what_cannot_travel_is_not_sent():
     with pytest.raises(TypeError, match="cannot send a set"):
-        wire.pack({"a": {1}})
-    assert not wire.travels(torch.ones(2, dtype=torch.complex64))
-    assert not wire.travels(torch.ones(2, device="meta"))
-    assert wire.travels(torch.ones([1] * 64))
-    assert not wire.travels(torch.ones([1] * 65))
-    assert not wire.travels(torch.ones(2, 2).to_sparse())
+        serialization.pack({"a": {1}})
+    assert not serialization.travels(torch.ones(2, dtype=torch.complex64))
+    assert not serialization.travels(torch.ones(2, device="meta"))
+    assert serialization.travels(torch.ones([1] * 64))
+    assert not serialization.travels(torch.ones([1] * 65))
+    assert not serialization.travels(torch.ones(2, 2).to_sparse())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, runtime
-from course_kernels.engine import launch
+from course_kernels.engine import triton_launch
 from course_kernels.engine.options import Options
 from course_kernels.packed.checks import problem_of
 from course_kernels.testing import integers, reference
@@ -30,7 +30,7 @@ def layer(total=40, groups=3, depth=32, columns=24, dtype=torch.float32):
 
 def multiply(operands, out, options=_DEFAULT, **parts):
     product = operands.product(**parts)
-    return launch.multiply(problem_of(product, options), product, out)
+    return triton_launch.multiply(problem_of(product, options), product, out)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -50,8 +50,8 @@ def test_what_is_empty_needs_no_kernel(changes):
     product = layer(**changes).product()
     problem = problem_of(product, Options())
     out = torch.full(problem.out_shape, 7.0, device=DEVICE)
-    plan = launch.plan(problem, product, out)
-    assert isinstance(plan, launch.EmptyPlan)
+    plan = triton_launch.plan(problem, product, out)
+    assert isinstance(plan, triton_launch.EmptyPlan)
     plan.run(product, out)
     assert not out.any()
 

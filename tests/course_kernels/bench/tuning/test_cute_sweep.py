@@ -8,8 +8,8 @@ from bench_stand_ins import LARGE, TINY_8_BIT
 from course_kernels.bench import record
 from course_kernels.bench import rows as bench_rows
 from course_kernels.bench.operands import make_operands
-from course_kernels.bench.tuning import configured
-from course_kernels.bench.tuning.configured import SWEPT, SWEPT_8_BIT, Configured
+from course_kernels.bench.tuning import cute_sweep
+from course_kernels.bench.tuning.cute_sweep import SWEPT, SWEPT_8_BIT, Configured
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.tuning import Gpu
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT
@@ -28,7 +28,7 @@ def test_swept_configurations_can_be_built_and_hold_those_that_are_chosen():
         assert set(shipped) <= set(swept)
         for row in bench_rows.by_name().values():
             for of in ("forward", "dA", "dB") if operand_bytes == 2 else ("forward",):
-                assert configured.chosen(row, of, operand_bytes) in swept
+                assert cute_sweep.chosen(row, of, operand_bytes) in swept
 
 
 def test_a_configuration_computes_what_it_is_for(cute_stand_in):
@@ -63,15 +63,15 @@ def test_a_configuration_computes_what_it_is_for(cute_stand_in):
 
 
 def test_regrets_say_what_the_choice_costs():
-    chosen = configured.chosen(LARGE, "forward").name
+    chosen = cute_sweep.chosen(LARGE, "forward").name
     other = next(config.name for config in SWEPT if config.name != chosen)
     times = {chosen: 12.0, other: 10.0, "torch": 5.0}
     us = {name: {"median_us": time} for name, time in times.items()}
     entries = {"large": {"us": {"forward": us, "called": us, "dA": {"torch": us["torch"]}}}}
-    found = configured.regrets({"large": LARGE}, entries)
+    found = cute_sweep.regrets({"large": LARGE}, entries)
     assert found == {"large": {"forward": {"best": other, "chosen": chosen, "times": 1.2}}}
     del us[chosen]
-    found = configured.regrets({"large": LARGE}, entries)
+    found = cute_sweep.regrets({"large": LARGE}, entries)
     assert found["large"]["forward"]["times"] is None
 
 
@@ -86,7 +86,7 @@ UNEQUAL = {("zipf128-up", "forward")}
 def test_what_is_chosen_is_what_was_recorded_as_fast(monkeypatch):
     monkeypatch.setattr(cute, "gpu_of", lambda device: Gpu("sm_90", sms=132, bandwidth=4.814))
     measured = record.load("scaled_grouped_mm")
-    regrets = configured.regrets(bench_rows.by_name(), measured["rows"], 1)
+    regrets = cute_sweep.regrets(bench_rows.by_name(), measured["rows"], 1)
     if not record.is_stale(measured):  # else test_records tells that it has to be measured again
         assert regrets == measured["regrets"], "what is chosen now was not chosen then: measure again"
     times = {(row, of): each["times"] for row, passes in regrets.items() for of, each in passes.items()}

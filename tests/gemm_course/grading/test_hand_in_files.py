@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from gemm_course.grading import archives, grades
+from gemm_course.grading import grades, hand_in_files
 from hand_ins import ANSWER, BOTH, OFFSETS, answer, cache_in, discovered, hand_in, notebook, zipped
 
 
@@ -51,7 +51,7 @@ def bomb(count):
         ("eve.zip", zipped({"C:\\evil.ipynb": answer()}), "outside its folder"),
         ("eve.zip", zipped({"01_offsets.ipynb": bytes(17 << 20)}), "unpacks to 17 MB; a notebook may have 16"),
         ("eve.zip", bomb(5), "unpack to more than 64 MB"),
-        ("eve.zip", zipped({f"{i}": b"" for i in range(archives.MAX_FILES + 1)}), "has 20,001 files"),
+        ("eve.zip", zipped({f"{i}": b"" for i in range(hand_in_files.MAX_FILES + 1)}), "has 20,001 files"),
         ("eve.zip", zipped({"inner.zip": zipped({"01_offsets.ipynb": answer()})}), "a zip file in a zip file"),
         ("eve.zip", link_in_zip(b"/etc/passwd"), "is a link"),
         ("eve.zip", encrypted(), "is encrypted"),
@@ -101,18 +101,20 @@ def test_a_huge_file_is_not_read(tmp_path):
     for name, says in (("01_offsets.ipynb", "a notebook may have 16"), ("all.zip", "an archive may have 64")):
         hand_in(tmp_path, {f"{name}-of/{name}": b""})
         os.truncate(tmp_path / f"{name}-of" / name, 1 << 40)
-        (file,) = archives.read_folder(tmp_path / f"{name}-of")
+        (file,) = hand_in_files.read_folder(tmp_path / f"{name}-of")
         assert (file.data, file.refused) == (b"", f"has 1,048,576 MB; {says}")
 
 
 def test_a_folder_full_of_notebooks_is_not_read_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "MAX_TOTAL_MB", 1)
+    monkeypatch.setattr(hand_in_files, "MAX_TOTAL_MB", 1)
     hand_in(tmp_path, {f"{i}.ipynb": bytes(300 << 10) for i in range(9)})
-    *read, last = archives.read_folder(tmp_path)
+    *read, last = hand_in_files.read_folder(tmp_path)
     assert [file.where for file in read] == ["0.ipynb", "1.ipynb", "2.ipynb", "3.ipynb"]
     assert last.refused == "more than 1 MB of notebooks: the others were not read"
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "01_offsets.ipynb")
-    assert archives.read_folder(tmp_path) == [archives.File("01_offsets.ipynb", refused="is not a regular file")]
+    assert hand_in_files.read_folder(tmp_path) == [
+        hand_in_files.File("01_offsets.ipynb", refused="is not a regular file")
+    ]

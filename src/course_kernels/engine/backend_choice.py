@@ -32,9 +32,9 @@ def choose(problem: Problem, product: Product, out: Tensor):
         raise ValueError(f"rows must be there, not in pieces, for backend {named!r}: wait for them first")
     if product.index is not None and (in_torch or problem.mode == "k"):
         raise ValueError(f"rows must have no index in mode {problem.mode!r} of backend {named!r}: gather them first")
-    from course_kernels.engine import launch  # imports Triton, which takes a second
+    from course_kernels.engine import triton_launch  # imports Triton, which takes a second
 
-    return launch.plan(problem, product, out)
+    return triton_launch.plan(problem, product, out)
 
 
 def offered(problem: Problem, product: Product, out: Tensor) -> cute.Plan | None:

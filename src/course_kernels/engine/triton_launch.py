@@ -15,9 +15,9 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.dtypes import FP8, FP8_E5M2, FP8_FNUZ, SCALED_DTYPES
-from course_kernels.engine.arguments import Prepared, prepare
 from course_kernels.engine.product import Problem, Product
 from course_kernels.engine.relaunch import Address, Relaunch
+from course_kernels.engine.triton_arguments import Prepared, prepare
 from course_kernels.kernels import contiguous, masked, transposed
 from course_kernels.kernels.codes import FunctionName
 from course_kernels.layout import GroupLayout
@@ -109,7 +109,7 @@ class InterpretedPlan:
         return product.a.shape[1] if mode == "k" else product.b.shape[1] if mode == "n" else 0
 
     def _prepare(self, product: Product, out: Tensor) -> tuple:
-        """Call ``arguments.prepare``; return the kernel itself in place of its name."""
+        """Call ``triton_arguments.prepare``; return the kernel itself in place of its name."""
         prepared: Prepared = prepare(self._problem, product, out, runtime.Device.of(out.device))
         kernel = KERNELS[prepared.kernel]
         functions = sys.modules[kernel.fn.__module__]

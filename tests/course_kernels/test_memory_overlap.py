@@ -9,8 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_kernels import memory
-from course_kernels.memory import FixedMemory, byte_range, check_apart, overlaps_itself, share_memory
+from course_kernels.memory_overlap import byte_range, check_apart, overlaps_itself, share_memory
 
 BUFFER = torch.zeros(4096, dtype=torch.float16)
 
@@ -103,45 +102,3 @@ def test_sharing_is_judged_as_by_listing_addresses():
         answers.add(wanted)
         assert share_memory(x, y) == wanted, (x, y)
     assert answers == {True, False}
-
-
-def compared(tensors, addresses, indices):
-    """What torch's CUDA builds have."""
-    return all(tensors[i].data_ptr() == addresses[i] for i in indices)
-
-
-def other_arguments(tensors):
-    """A later torch's, perhaps."""
-    return True
-
-
-@pytest.mark.parametrize("compare", [None, compared, other_arguments, lambda *_: False])
-def test_fixed_memory_notices_another_address(monkeypatch, compare):
-    monkeypatch.setattr(memory, "_same_addresses", compare)
-    x, y = torch.nn.Parameter(torch.ones(4)), torch.empty(0)
-    fixed = FixedMemory({"left": [x], "right": [torch.ones(2), y]})
-    assert (fixed._fast is not None) == (compare is compared)
-    fixed.check()
-    x.data.mul_(2)
-    fixed.check()
-    y.resize_(1000)
-    with pytest.raises(RuntimeError, match=r"right\[1\] has other memory .* as after right\[1\].data = "):
-        fixed.check()
-    y.resize_(0)
-    x.data = torch.ones(4)
-    with pytest.raises(RuntimeError, match=r"left\[0\] has other memory"):
-        fixed.check()
-
-
-def test_fixed_memory_notices_a_storage_that_ends_earlier(monkeypatch):
-    """A smaller storage may get the same address, so the size alone has to tell: here every address counts as equal."""
-    monkeypatch.setattr(memory, "_same_addresses", lambda *_: True)
-    x = torch.ones(64, 64)
-    fixed = FixedMemory({"left": [torch.ones(1)], "right": [x[:2], x[2:]]})
-    fixed.check()
-    x.untyped_storage().resize_(0)
-    x.untyped_storage().resize_(64 * 64)
-    with pytest.raises(RuntimeError, match=r"right\[0\] has other memory than when the plan was made"):
-        fixed.check()
-    x.untyped_storage().resize_(4 * 64 * 64)
-    fixed.check()

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from course_kernels import runtime
+from course_kernels.distributed.chunks import overlapped
 from course_kernels.distributed.expert_parallel import Dispatched, ExpertParallel
 from course_kernels.distributed.motion import Choices
-from course_kernels.distributed.overlap import overlapped
 from course_kernels.moe import Routing
 
 

@@ -1,4 +1,4 @@
-"""Checks of arguments that every API makes: tensors with strides, flags."""
+"""Whether an argument is what it has to be: a tensor with strides, a flag; and a hint for a transposed matrix."""
 
 from __future__ import annotations
 

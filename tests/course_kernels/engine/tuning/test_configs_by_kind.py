@@ -6,7 +6,7 @@ import pytest
 
 from course_kernels.config import GemmConfig
 from course_kernels.engine.tuning import Gpu
-from course_kernels.engine.tuning.candidates import by_name, offered
+from course_kernels.engine.tuning.configs_by_kind import by_name, offered
 from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 

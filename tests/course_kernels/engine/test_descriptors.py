@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course_kernels.engine.access import (
+from course_kernels.engine.descriptors import (
     batch_access,
     load_access,
     ragged_access,

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gemm_course.judging import causes, failure_sentences
+from gemm_course.judging import cause_sentences, causes
+from gemm_course.judging.cause_sentences import Line, Writer, counted, lines_of
 from gemm_course.judging.causes import ABOVE, BELOW, Drawn, Event, MaskProblem, Observed, OnlyOnGPU, Words, causes_of
-from gemm_course.judging.failure_sentences import Line, Writer, counted, lines_of
 from gemm_course.judging.request import Outcome
 from gemm_course.judging.untrusted import Reply, parse_reply
 
@@ -303,7 +303,7 @@ def test_every_cause_has_words():
     kinds = [each for each in vars(causes).values() if isinstance(each, type) and issubclass(each, causes.Cause)]
     assert len(kinds) > 15
     base = lines_of.dispatch(object)
-    wordless = {each for each in kinds if lines_of.dispatch(each) is base} - set(failure_sentences._TEMPLATES)
+    wordless = {each for each in kinds if lines_of.dispatch(each) is base} - set(cause_sentences._TEMPLATES)
     assert wordless == {causes.Cause}
 
 

@@ -1,4 +1,4 @@
-"""Checks that the APIs share: tensors with strides, group ends, devices, and the form of a result."""
+"""Checks of the arguments that all functions of grouped products share: group ends, backend, device, result."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from course_kernels import runtime
-from course_kernels.memory import check_detached
-from course_kernels.validation import check_dense
+from course_kernels.memory_overlap import check_detached
+from course_kernels.type_checks import check_dense
 
 Backend: TypeAlias = Literal["auto", "triton", "cute", "torch"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -78,7 +78,7 @@ def check_device(name: str, operand: Tensor, backend: str) -> None:
 
 def check_out_form(name: str, out, shape: tuple[int, ...], dtype: torch.dtype, like: str, device: torch.device) -> None:
     """Raise unless a tensor that will be written to has the form of the result, on the device of the tensor ``like``.
-    ``memory.check_written`` checks its addresses."""
+    ``memory_overlap.check_written`` checks its addresses."""
     check_dense(name, out)
     if tuple(out.shape) != tuple(shape):
         raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(out.shape)}")

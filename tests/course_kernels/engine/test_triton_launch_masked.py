@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_kernels import deepgemm, runtime
-from course_kernels.engine import launch
+from course_kernels.engine import triton_launch
 from course_kernels.engine.options import Options
 from course_kernels.masked.checks import Call, check_call
 from course_kernels.testing.canaries import canaries
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
 def planned(made, y):
     problem, product = check_call(Call(made.XQ, made.WQ, y, *made[2:]), Options(backend="triton"), y)
-    return launch.plan(problem, product, y), product
+    return triton_launch.plan(problem, product, y), product
 
 
 def test_a_plan_runs_again_on_other_tensors_and_sizes():
@@ -45,7 +45,7 @@ def test_no_depth_is_a_sum_of_nothing():
     made = case(K=0)
     y, verify = result_for(made)
     plan, product = planned(made, y)
-    assert type(plan) is launch.EmptyPlan
+    assert type(plan) is triton_launch.EmptyPlan
     before = y.clone()
     plan.run(product, y)
     made.check(y, before)

@@ -7,7 +7,7 @@ import torch
 
 from course_kernels import deepgemm, grouped_mm, scaled_grouped_mm
 from course_kernels.engine import plans
-from course_kernels.engine.shared_checks import check_num_sms
+from course_kernels.engine.product_checks import check_num_sms
 
 A, B, OFFS = torch.zeros(6, 8), torch.zeros(2, 8, 4), torch.tensor([2, 6])
 

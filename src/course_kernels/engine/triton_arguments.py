@@ -13,7 +13,7 @@ from torch import Tensor
 
 from course_kernels.config import GemmConfig, LaunchOptions
 from course_kernels.engine import low_rank
-from course_kernels.engine.access import Access, batch_access, flat_rows, load_access, ragged_access
+from course_kernels.engine.descriptors import Access, batch_access, flat_rows, load_access, ragged_access
 from course_kernels.engine.product import Epilogue, Gated, Problem, Product
 from course_kernels.engine.scale_blocks import blocks_restart
 from course_kernels.engine.scaling import BLOCK, Blocks, Lines, is_outer
