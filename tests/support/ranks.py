@@ -22,6 +22,8 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+PATIENCE = {"cpu": 150, "cuda": 500}  # seconds for all cases: on GPUs, kernels are compiled
+
 
 class World(NamedTuple):
     rank: int
@@ -47,31 +49,32 @@ def _work(rank, size, kind, port, cases, results):
         torch.cuda.set_device(device)
     backend = "gloo" if kind == "cpu" else "nccl"
     dist.init_process_group(backend, rank=rank, world_size=size, timeout=timedelta(seconds=60))
-    world, found = World(rank, size, device), {}
+    world = World(rank, size, device)
     for name, case in cases.items():
         try:
-            found[name] = case(world)
+            results.put((rank, name, case(world)))
         except Exception:
-            found[name] = traceback.format_exc()
+            results.put((rank, name, traceback.format_exc()))
             break  # the processes may wait for each other from here on
-    results.put((rank, found))
+    results.put((rank, None, None))
     results.close()
     results.join_thread()
     os._exit(0)  # another process that has failed would keep this one waiting
 
 
-def _collected(results, workers, patience=150) -> dict:
-    """What each process has put; nothing of one that has crashed."""
-    found, until = {}, time.monotonic() + patience
-    while len(found) < len(workers) and time.monotonic() < until:
+def _collected(results, workers, patience) -> list[dict]:
+    """What each process has put, also of one that has crashed or does not end."""
+    found, ended, until = [{} for _ in workers], set(), time.monotonic() + patience
+    while len(ended) < len(workers) and time.monotonic() < until:
         try:
-            rank, each = results.get(timeout=1)
-            found[rank] = each
+            rank, name, result = results.get(timeout=1)
         except queue.Empty:
-            crashed = [rank for rank, worker in enumerate(workers) if worker.exitcode and rank not in found]
-            if crashed:
-                return {rank: {} for rank in crashed} | found
-    return {rank: {} for rank in range(len(workers))} | found
+            if any(worker.exitcode and rank not in ended for rank, worker in enumerate(workers)):
+                return found
+        else:
+            ended.update([rank] if name is None else [])
+            found[rank] |= {} if name is None else {name: result}
+    return found
 
 
 def main(cases) -> None:
@@ -87,14 +90,14 @@ def main(cases) -> None:
     for worker in workers:
         worker.start()
     try:
-        found = _collected(results, workers)
+        found = _collected(results, workers, PATIENCE[kind])
     finally:
         for worker in workers:
             worker.kill()
     merged = {}
     for name in cases:
-        wrong = [f"rank {rank}: {each[name]}" for rank, each in found.items() if each.get(name, True) is not True]
-        reached = all(name in each for each in found.values())
+        wrong = [f"rank {rank}: {each[name]}" for rank, each in enumerate(found) if each.get(name, True) is not True]
+        reached = all(name in each for each in found)
         merged[name] = wrong[0] if wrong else reached or "not reached by every process"
     print(json.dumps(merged))
 
@@ -115,7 +118,7 @@ def found(module: str, size: int, device: str) -> dict:
         [sys.executable, module, str(size), device],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE[device] + 50,
         env=os.environ | paths | ({"TRITON_INTERPRET": "1"} if device == "cpu" else {}),
     )
     assert done.returncode == 0, done.stderr

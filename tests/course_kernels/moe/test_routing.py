@@ -47,6 +47,17 @@ def test_every_choice_has_its_row(monkeypatch, backend, few, sizes):
 
 
 @pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
+def test_what_a_call_returns_is_one_allocation_and_what_an_operator_returns_is_not(monkeypatch, few):
+    monkeypatch.setattr(routing, "FEW", 10**6 if few else 0)
+    ids = some(7, 3, 5)  # no size is a multiple of 16 bytes
+    found, apart = Routing.of(ids, 5, backend="triton"), torch.ops.course_kernels.moe_routing(ids, 5, "triton")
+    assert len({each.untyped_storage().data_ptr() for each in found}) == 1
+    assert len({each.untyped_storage().data_ptr() for each in apart}) == 4
+    assert all(map(torch.equal, found, apart))
+    assert all(each.data_ptr() % 16 == 0 and each.is_contiguous() for each in found)
+
+
+@pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
 def test_extreme_ids_and_strides(monkeypatch, few):
     monkeypatch.setattr(routing, "FEW", 10**6 if few else 0)
     ids = some(30, 4, 6)
