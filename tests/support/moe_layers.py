@@ -195,6 +195,12 @@ def kept_bytes(layer: Layer) -> int:
     return sum(kept.values())
 
 
+def routing_bytes(layer: Layer) -> int:
+    """Bytes of a layer's routing: four parts, each a multiple of 16 bytes."""
+    rows, experts = layer.ids.numel(), layer.tensors["gate_up"].shape[0]
+    return 16 * (3 * -(-rows // 4) + -(-experts // 4))
+
+
 def adapted(layer: Layer, rank: int = 8, which: tuple[str, ...] = ADAPTERS, dtype: torch.dtype | None = None) -> Layer:
     """The layer with the adapters that are named."""
     gate_up, down = layer.tensors["gate_up"], layer.tensors["down"]

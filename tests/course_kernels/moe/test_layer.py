@@ -13,7 +13,7 @@ from course_kernels.engine.plans import Known, find
 from course_kernels.moe import ACTIVATIONS, Routing, layer
 from course_kernels.moe.form import Arriving, Form, Operands
 from course_kernels.testing import poisoned
-from moe_layers import NAMES, assert_near, check, kept_bytes, make, oracle
+from moe_layers import NAMES, assert_near, check, kept_bytes, make, oracle, routing_bytes
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
@@ -95,7 +95,7 @@ def test_one_rounding_of_main_gradients_and_nothing_around_them(way):
 def test_the_backward_keeps_x_the_argument_and_the_routing(way):
     made = make(dtype=torch.bfloat16, backend="triton").leaves()
     rows = made.ids.numel()
-    argument, routing = rows * made.tensors["gate_up"].shape[1] * 2, 4 * (3 * rows + 5)
+    argument, routing = rows * made.tensors["gate_up"].shape[1] * 2, routing_bytes(made)
     assert kept_bytes(made) == argument + routing
 
 

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from course_kernels import moe_feed_forward, runtime
 from course_kernels.moe import Lora, layer
 from course_kernels.moe.lora import Adapter
-from moe_layers import ADAPTERS, DEVICE, Layer, adapted, check, kept_bytes, make
+from moe_layers import ADAPTERS, DEVICE, Layer, adapted, check, kept_bytes, make, routing_bytes
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
@@ -189,7 +189,7 @@ def test_gradients_of_one_tensor_alone(backend, names):
 def test_the_backward_keeps_thin_rows_beside_the_argument():
     made = adapted(make(dtype=torch.bfloat16, backend="triton"), 8).leaves(*TRAINED)
     rows = made.ids.numel()
-    assert kept_bytes(made) == rows * (80 + 2 * 8) * 2 + 4 * (3 * rows + 5)
+    assert kept_bytes(made) == rows * (80 + 2 * 8) * 2 + routing_bytes(made)
 
 
 # ---- torch's contexts
