@@ -117,7 +117,6 @@ LATE_IMPORTS = {
         gemm_course.cli.bench course_kernels.bench.grouped
         gemm_course.cli.bench course_kernels.bench.providers
         gemm_course.cli.bench course_kernels.bench.record
-        gemm_course.cli.bench course_kernels.bench.rows
         gemm_course.cli.check gemm_course.judging.judge
         gemm_course.cli.doctor gemm_course.judging.judge
         gemm_course.cli.tune course_kernels.bench.record

@@ -19,14 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gemm_course.cli import completion, missing, terminal
-from gemm_course.cli.exit_codes import CANNOT, FAILED, INTERRUPTED, OK, USAGE, Stop
+from gemm_course.cli.exit_codes import CANNOT, INTERRUPTED, OK, USAGE, Stop
 
 if MISSING := missing():
     from gemm_course.cli import with_argparse as reader
 else:
     from gemm_course.cli import with_typer as reader
-
-__all__ = ["CANNOT", "FAILED", "INTERRUPTED", "OK", "SUBCOMMANDS", "USAGE", "main"]
 
 LEARN, TEACH, MEASURE = "to learn", "to teach", "to measure"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a write to stdout

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from course_kernels.bench import report
 from course_kernels.bench import zoo as models_zoo
-from course_kernels.bench.rows import EVERY_PASS, PASSES, Row
+from course_kernels.bench.rows import EVERY_PASS, PASSES, Row, select
 from gemm_course.cli import terminal
 from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, USAGE, Stop
 from gemm_course.cli.options import File, Names, Option, check_folders
@@ -64,7 +64,6 @@ def run(
 
     from course_kernels.bench import grouped, record
     from course_kernels.bench import providers as known_providers
-    from course_kernels.bench import rows as known_rows
 
     if zoo is None and (tokens or routing):
         raise Stop(USAGE, "--tokens and --routing choose among the rows of --zoo, which is not given")
@@ -72,7 +71,7 @@ def run(
         raise Stop(USAGE, "--rows and --zoo each name all rows to measure: give one of them")
     try:
         if zoo is None:
-            chosen_rows, chosen = known_rows.select(rows), known_providers.select(providers)
+            chosen_rows, chosen = select(rows), known_providers.select(providers)
         else:
             chosen_rows = zoo_rows(zoo, tokens, routing)
             chosen = known_providers.select(providers, known_providers.zoo())

@@ -5,18 +5,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import platform
 import re
-import sys
+import shutil
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import distributions
+from itertools import zip_longest
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
+import torch
+
 from course_kernels import runtime
-from gemm_course.cli import app, machine, missing, terminal
+from course_kernels.bench.interface import one_line
+from course_kernels.testing import selftest
+from gemm_course.cli import missing
 from gemm_course.cli.exit_codes import FAILED, OK
-from gemm_course.cli.machine import CUTLASS, NEEDED, Machine, Trial
 from gemm_course.cli.options import Json, Option
+from gemm_course.cli.terminal import paint, wrap
 
 EXAMPLES = """\
 examples:
@@ -27,6 +36,35 @@ examples:
 exit codes: 0 the course runs here (without a checkout: the library does);
             1 it does not; 2 wrong usage
 """
+NEEDED = ("jupyterlab", "ipykernel", "matplotlib", "numpy")  # to open and run a notebook
+CUTLASS = ("nvidia-cutlass-operators", "nvidia-cutlass-dsl", "apache-tvm-ffi")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The error of an attempt to run something, on one line (None if it worked), and its duration."""
+
+    error: str | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The hardware and software of a machine, as far as the course depends on them."""
+
+    system: tuple[str, str]  # ("Linux", "x86_64")
+    packages: dict[str, str | None]  # name → version, or None
+    torch_built_for: str  # "CUDA 13.0", "ROCm 7.0" or "CPU"
+    triton_wanted: str | None  # by this build of torch
+    nvidia_driver: bool
+    gpus: tuple[str, ...]  # that torch sees
+    capability: tuple[int, int] | None  # compute capability of the first GPU, unless AMD made it
+    mode: str  # of `runtime.mode()`
+    cannot_launch: str | None  # why no kernel can run in this process
+    in_checkout: bool  # of the course, rather than the library installed alone
+    kernel: Trial | None = None  # run and compared
+    compiler: Trial | None = None  # compiled for an H200
+    isolation: tuple[str, ...] = ()  # of answers to exercises: sentences of `isolation_report`
 
 
 class Problem(NamedTuple):
@@ -44,58 +82,104 @@ def run(
     """Examine this machine: show what works, what does not, and what to do about it."""
     facts = examine(trials=not quick)
     found = [problem._asdict() for problem in problems(facts)]
-    stopped = any(problem["stops"] for problem in found)
-    result = {"ok": not stopped, "machine": dataclasses.asdict(facts), "works": works(facts), "problems": found}
+    ok = not any(problem["stops"] for problem in found)
+    result = {"ok": ok, "machine": asdict(facts), "works": works(facts), "problems": found}
     print(json.dumps(result, indent=1) if as_json else report(facts))
-    return FAILED if stopped else OK
+    return OK if ok else FAILED
 
 
 def examine(trials: bool = True) -> Machine:
-    """The facts about this machine, and the isolation of answers if the course is installed. Trials take seconds."""
-    facts = machine.examine(trials)
+    """The facts about this machine and this process. Trials of a kernel and the compiler take some seconds."""
+    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    built_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
+    names = ("triton", *NEEDED, *CUTLASS, "helion")
+    installed = {name: next((found.version for found in distributions(name=name)), None) for name in names}
+    asked = "\n".join(each for found in distributions(name="torch") for each in found.requires or [])
+    triton_wanted = re.search(r"^triton\s*==\s*([\d.]+)", asked, re.MULTILINE)
+    refused = attempt(lambda: runtime.check_can_launch(runtime.device())).error
+    cannot_launch = refused and (refused.partition(": ")[2] or refused)
+    tried = trials and installed["triton"] is not None
+    facts = Machine(
+        system=(platform.system(), platform.machine()),
+        packages={"Python": platform.python_version(), "torch": torch.__version__, **installed},
+        torch_built_for=f"ROCm {torch.version.hip}" if torch.version.hip else built_for,
+        triton_wanted=triton_wanted[1] if triton_wanted else None,
+        nvidia_driver=Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None,
+        gpus=tuple(f"{g.name}, {g.multi_processor_count} SMs, {g.total_memory / 2**30:.0f} GiB" for g in gpus),
+        capability=(gpus[0].major, gpus[0].minor) if gpus and not torch.version.hip else None,
+        mode=runtime.mode(),
+        cannot_launch=cannot_launch,
+        in_checkout=(Path(__file__).resolve().parents[3] / "benchmarks").is_dir(),
+        kernel=attempt(selftest.run_a_kernel) if tried and not cannot_launch else None,
+        compiler=attempt(selftest.compile_a_kernel) if tried else None,
+    )
+    return replace(facts, isolation=tuple(isolation(facts)))
+
+
+def attempt(action: Callable[[], object]) -> Trial:
+    """Run something that may fail in any way, and time it."""
+    started, error = time.perf_counter(), None
+    try:
+        action()
+    except Exception as caught:  # a broken installation may raise anything
+        error = one_line(caught)
+    return Trial(error, time.perf_counter() - started)
+
+
+def isolation(facts: Machine) -> Iterator[str]:
+    """Sentences about the isolation of answers, if the course is installed. A kernel is tried where one ran before."""
     if facts.system[0] != "Linux" or facts.packages["triton"] is None or missing():
-        return facts
+        return
     from gemm_course.judging import isolation_report
 
-    sentences = [isolation_report.walls(gpu=facts.mode == "gpu")]
+    yield isolation_report.walls(gpu=facts.mode == "gpu")
     if facts.mode == "gpu" and facts.kernel and facts.kernel.error is None:
         from gemm_course.exercises import manifest
         from gemm_course.judging.judge import Judge  # slow
 
         with Judge(manifest.examiner) as judge:
-            sentences.append(isolation_report.on_gpu(judge.ask))
-    return dataclasses.replace(facts, isolation=tuple(sentences))
+            yield isolation_report.on_gpu(judge.ask)
 
 
 def problems(facts: Machine) -> list[Problem]:
     """The problems of a machine; those that stop the course come first."""
-    return sorted([*_broken(facts), *_unused(facts)], key=lambda problem: not problem.stops)
-
-
-def _broken(facts: Machine) -> Iterator[Problem]:
-    packages, here = facts.packages, facts.in_checkout
-    if packages["triton"] is None and facts.system[0] != "Linux":
-        remedy = "open the folder in its dev container (.devcontainer/)" if here else "use a Linux container"
-        yield Problem(True, f"Triton has no build for {facts.system[0]}", remedy)
-    elif packages["triton"] is None:
-        pinned = f"'triton=={facts.triton_wanted}'" if facts.triton_wanted else "triton"
-        yield Problem(True, "Triton is not installed", "make lab installs it" if here else f"pip install {pinned}")
-    elif facts.cannot_launch:  # the sentence of runtime: the reason, then the remedy
-        reason, *remedy = re.split(r"[.:] ", facts.cannot_launch, maxsplit=1)
-        stops = not _runs_in_torch(facts)
-        yield Problem(stops, f"no kernel can run: {reason}", *remedy or ["reinstall torch and Triton"])
-    elif facts.kernel and facts.kernel.error:
-        pair = "the torch and Triton that pyproject.toml pins" if here else "a torch and a Triton that belong together"
-        remedy = f"reinstall {pair}"
-        if facts.mode == "gpu":
-            remedy = "set TRITON_INTERPRET=1 before starting Python, to work without the GPU meanwhile"
-        yield Problem(True, f"a small kernel does not run: {facts.kernel.error}", remedy)
-    elif facts.compiler and facts.compiler.error:
-        yield Problem(True, f"a kernel does not compile: {facts.compiler.error}", "reinstall Triton")
-    if absent := [name for name in NEEDED if packages[name] is None]:
-        whose = "to run the notebooks" if here else "by the course's notebooks alone"
-        remedy = "make lab installs all" if here else "for them, clone the course's repository"
-        yield Problem(here, f"{', '.join(absent)} missing, needed {whose}", remedy)
+    here, built_for, unseen = facts.in_checkout, facts.torch_built_for, facts.nvidia_driver and not facts.gpus
+    triton, wanted, system = facts.packages["triton"], facts.triton_wanted, facts.system[0]
+    kernel, compiler = (trial and trial.error for trial in (facts.kernel, facts.compiler))
+    reason, *advice = re.split(r"[.:] ", facts.cannot_launch or "", maxsplit=1)  # both in one sentence of `runtime`
+    absent = ", ".join(name for name in NEEDED if facts.packages[name] is None)
+    # Is it so? Does it stop the course? What is it? The remedy in a checkout, and the one elsewhere if that differs.
+    causes = [  # the first that is so: it may be the reason for those below it
+        (not triton and system != "Linux", True, f"Triton has no build for {system}",
+         "open the folder in its dev container (.devcontainer/)", "use a Linux container"),
+        (not triton, True, "Triton is not installed",
+         "make lab installs it", f"pip install 'triton=={wanted}'" if wanted else "pip install triton"),
+        (reason, not _runs_in_torch(facts), f"no kernel can run: {reason}",
+         *(advice or ["reinstall torch and Triton"])),
+        (kernel and facts.mode == "gpu", True, f"a small kernel does not run: {kernel}",
+         "set TRITON_INTERPRET=1 before starting Python, to work without the GPU meanwhile"),
+        (kernel, True, f"a small kernel does not run: {kernel}",
+         "reinstall the torch and Triton that pyproject.toml pins",
+         "reinstall a torch and a Triton that belong together"),
+        (compiler, True, f"a kernel does not compile: {compiler}", "reinstall Triton"),
+    ]  # fmt: skip
+    others = [
+        (absent and here, True, f"{absent} missing, needed to run the notebooks", "make lab installs all"),
+        (absent and not here, False, f"{absent} missing, needed by the course's notebooks alone",
+         "for them, clone the course's repository"),
+        (facts.gpus and facts.mode == "interpreter", False,
+         "there is a GPU, but TRITON_INTERPRET=1 keeps kernels off it", "unset TRITON_INTERPRET to use the GPU"),
+        (unseen and built_for == "CPU", False, "there is an NVIDIA driver, but torch is a CPU build",
+         "delete .venv and run make lab, which picks the build for the GPU that it sees",
+         "install a CUDA build of torch to use the GPU"),
+        (unseen and built_for != "CPU", False, f"there is an NVIDIA driver, but torch for {built_for} sees no GPU",
+         "nvidia-smi must list one; a driver older than that CUDA, or an empty CUDA_VISIBLE_DEVICES, hides it"),
+        (triton and wanted and triton.split("+")[0] != wanted, False,
+         f"this torch belongs to Triton {wanted}, but Triton {triton} is installed",
+         f"pip install 'triton=={wanted}', unless the other version is intended"),
+    ]  # fmt: skip
+    rows = [*[row for row in causes if row[0]][:1], *(row for row in others if row[0])]
+    return [Problem(stops, what, remedies[0 if here else -1]) for _, stops, what, *remedies in rows]
 
 
 def _runs_in_torch(facts: Machine) -> bool:
@@ -103,77 +187,53 @@ def _runs_in_torch(facts: Machine) -> bool:
     return not facts.in_checkout and facts.mode == "interpreter" and facts.packages["numpy"] is None
 
 
-def _unused(facts: Machine) -> Iterator[Problem]:
-    """A GPU that kernels do not run on, and a Triton other than the one that torch asks for."""
-    if facts.gpus and facts.mode == "interpreter":
-        what = "there is a GPU, but TRITON_INTERPRET=1 keeps kernels off it"
-        yield Problem(False, what, "unset TRITON_INTERPRET to use the GPU")
-    elif facts.nvidia_driver and not facts.gpus and facts.torch_built_for == "CPU":
-        remedy = "install a CUDA build of torch to use the GPU"
-        if facts.in_checkout:
-            remedy = "delete .venv and run make lab, which picks the build for the GPU that it sees"
-        yield Problem(False, "there is an NVIDIA driver, but torch is a CPU build", remedy)
-    elif facts.nvidia_driver and not facts.gpus:
-        remedy = "nvidia-smi must list one; a driver older than that CUDA, or an empty CUDA_VISIBLE_DEVICES, hides it"
-        yield Problem(False, f"there is an NVIDIA driver, but torch for {facts.torch_built_for} sees no GPU", remedy)
-    wanted, installed = facts.triton_wanted, facts.packages["triton"]
-    if wanted and installed and installed.split("+")[0] != wanted:
-        yield Problem(False, f"this torch belongs to Triton {wanted}, but Triton {installed} is installed",
-                      f"pip install 'triton=={wanted}', unless the other version is intended")  # fmt: skip
-
-
 def works(facts: Machine) -> list[tuple[str, str]]:
     """The parts of the course that work on a machine, and how: names and sentences."""
-    on_gpu = facts.mode == "gpu"
-    runs = facts.packages["triton"] and not facts.cannot_launch and not (facts.kernel and facts.kernel.error)
+    installed, here, on_gpu = facts.packages.get, facts.in_checkout, facts.mode == "gpu"
+    runs = installed("triton") and not facts.cannot_launch and not (facts.kernel and facts.kernel.error)
+    compiles = installed("triton") and not (facts.compiler and facts.compiler.error)
+    ran, compiled = (f" (tried: right, {t.seconds:.1f} s)" if t else "" for t in (facts.kernel, facts.compiler))
     how = f"run on the {facts.gpus[0].split(',')[0]}" if on_gpu else "run in Triton's interpreter, on the CPU: slow"
-    compiles = facts.packages["triton"] and not (facts.compiler and facts.compiler.error)
-    targets = f"for Turing to Blackwell and AMD's CDNA, without a GPU{_tried(facts.compiler)}"
-    measured = "of this GPU, beside the recorded ones" if on_gpu and runs else "the recorded ones are shown"
     instead = "do not run; torch computes products" if _runs_in_torch(facts) else "do not run"
-    rows = [("kernels", how + _tried(facts.kernel) if runs else instead),
-            ("compiling", targets if compiles else "does not work"), ("timings", measured)]  # fmt: skip
-    if facts.capability and facts.capability < runtime.DESCRIPTOR_CAPABILITY:
-        rows.append(("lesson 06", "TMA needs capability 9.0: the pointer kernel takes over"))
-    if facts.capability and facts.capability < runtime.FP8_CAPABILITY:
-        rows.append(("lesson 12", "fp8 needs capability 8.9: TRITON_INTERPRET=1 computes it"))
-    for lesson, extra, names in (("lesson 09", "cutlass", CUTLASS), ("lesson 13", "helion", ("helion",))):
-        if facts.in_checkout and not all(map(facts.packages.get, names)):
-            rows.append((lesson, f'needs a package: pip install ".[{extra}]"'))
-    return [*rows, *zip(["isolation", ""], facts.isolation)]
+    targets = "for Turing to Blackwell and AMD's CDNA, without a GPU"
+    measured = "of this GPU, beside the recorded ones" if on_gpu and runs else "the recorded ones are shown"
+    capability = facts.capability or runtime.DESCRIPTOR_CAPABILITY
+    rows = [
+        (True, "kernels", how + ran if runs else instead),
+        (True, "compiling", targets + compiled if compiles else "does not work"),
+        (True, "timings", measured),
+        (capability < runtime.DESCRIPTOR_CAPABILITY, "lesson 06",
+         "TMA needs capability 9.0: the pointer kernel takes over"),
+        (capability < runtime.FP8_CAPABILITY, "lesson 12", "fp8 needs capability 8.9: TRITON_INTERPRET=1 computes it"),
+        (here and not all(map(installed, CUTLASS)), "lesson 09", 'needs a package: pip install ".[cutlass]"'),
+        (here and not installed("helion"), "lesson 13", 'needs a package: pip install ".[helion]"'),
+    ]  # fmt: skip
+    return [*((name, text) for holds, name, text in rows if holds), *zip(["isolation", ""], facts.isolation)]
 
 
-def _tried(trial: Trial | None) -> str:
-    return f" (tried: right, {trial.seconds:.1f} s)" if trial else ""
-
-
-def report(facts: Machine, paint: Callable[[str, str], str] = terminal.paint) -> str:
+def report(facts: Machine) -> str:
     """The facts, what works, and the problems, as a page as wide as the terminal."""
     packages = {name: version for name, version in facts.packages.items() if version}
     first = [
         ("Python", f"{packages.pop('Python')}, {' '.join(facts.system)}"),
         ("torch", f"{packages.pop('torch')}, built for {facts.torch_built_for}"),
         ("Triton", packages.pop("triton", "missing")),
-        *zip(["GPU", *[""] * len(facts.gpus)], facts.gpus or ["none that torch can use"]),
-        ("packages", ", ".join(f"{name} {version}" for name, version in packages.items()) or "none"),
+        *zip_longest(["GPU"], facts.gpus or ["none that torch can use"], fillvalue=""),
+        ("packages", ", ".join(map(" ".join, packages.items())) or "none"),
     ]
     lines = []
     for title, rows in (("This machine", first), ("What works", works(facts))):
-        lines += [paint(title, "bold"), *(terminal.wrap(text, f"  {name:<11}", " " * 13) for name, text in rows), ""]
+        lines += [paint(title, "bold"), *(wrap(text, f"  {name:<11}", " " * 13) for name, text in rows), ""]
     found = problems(facts)
     stopped = any(problem.stops for problem in found)
     if found:
         lines.append(paint("To repair" if stopped else "Worth knowing", "bold"))
     for problem in found:
-        mark = paint("✗", "red") if problem.stops else paint("!", "yellow")
-        lines += [f"  {mark} {terminal.wrap(problem.what, '', '    ', taken=4)}",
-                  terminal.wrap(problem.remedy, "    → ", " " * 6)]  # fmt: skip
+        mark, style = ("✗", "red") if problem.stops else ("!", "yellow")
+        lines.append(wrap(problem.what, f"  {mark} ", " " * 4).replace(mark, paint(mark, style), 1))
+        lines.append(wrap(problem.remedy, "    → ", " " * 6))
     what, ready = "library", "from course_kernels import group_gemm"
     if facts.in_checkout:
         what, ready = "course", "make lab opens notebooks/00_start_here.ipynb"
     verdict = f"The {what} does not run here yet: see above." if stopped else f"The {what} runs here: {ready}"
     return "\n".join([*lines, *([""] if found else []), paint(verdict, "bold red" if stopped else "bold green")])
-
-
-if __name__ == "__main__":
-    sys.exit(app.main(["doctor", *sys.argv[1:]]))

@@ -13,10 +13,10 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from gemm_course.cli import exit_codes, terminal
+from gemm_course.cli import terminal
 from gemm_course.cli.exercise_argument import find
-from gemm_course.cli.exit_codes import CANNOT, INTERRUPTED, USAGE, Stop
-from gemm_course.cli.options import File, Names, integer
+from gemm_course.cli.exit_codes import CANNOT, FAILED, INTERRUPTED, OK, USAGE, Stop
+from gemm_course.cli.options import File, Names, check_folders, integer
 from gemm_course.exercises import manifest
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.grading import class_folder, feedback, grades, gradescope, reader, roster
@@ -65,7 +65,6 @@ exit codes: 0 graded; 1 graded, but some files could not be (status "refused"); 
             3 results cannot be written, or answers cannot be checked on this machine (status "unchecked");
             130 interrupted
 """
-OK, REFUSED = exit_codes.OK, exit_codes.FAILED
 
 
 def run(
@@ -102,13 +101,11 @@ def run(
     for option, path in {"--gradescope": gradescope_in, "--feedback": feedback_in}.items():
         if path is not None and path.resolve() == folder.resolve():
             text = f"{option} wants another folder than that of the submissions"
-            raise _stop(
+            raise Stop(
                 USAGE, f"{text}: what students handed in, such as a link, would be in the place of their results"
             )
-    outputs = {"--out": out, "--gradescope": gradescope_in, "--feedback": feedback_in, "--identical": identical_csv}
-    for option, path in outputs.items():
-        if path is not None and not path.absolute().parent.is_dir():
-            raise _stop(USAGE, f"{option} {path}: there is no folder {path.parent}")
+    outputs = {"out": out, "gradescope": gradescope_in, "feedback": feedback_in, "identical": identical_csv}
+    check_folders(**outputs)
     try:
         listed = {} if roster_csv is None else roster.read(roster_csv)
     except (OSError, ValueError) as error:
@@ -129,13 +126,7 @@ def run(
         raise _stop(USAGE, f"{folder} cannot be read as a folder of submissions: {error.strerror}") from None
     except ValueError as error:
         raise _stop(USAGE, str(error)) from None
-    if entries.unrecognized or earlier:  # the output of another run is named, too: it might be a student's after all
-        names = sorted([*entries.unrecognized, *(path.name for path in earlier)])
-        print(f"course grade: skipped, because they are not submissions: {_few(names)}", file=sys.stderr)
-    if entries.alike:
-        text = "folder names that differ only in Unicode composition are taken for one student"
-        print(f"course grade: {text}: {_few(entries.alike)}", file=sys.stderr)
-    for line in _warnings(entries, listed):
+    for line in _warnings(entries, [path.name for path in earlier], listed):
         print(grades.printable(f"course grade: {line}"), file=sys.stderr)
     if not entries.students:
         raise _stop(USAGE, f"{folder} has no submissions: no folder, no notebook, no zip file")
@@ -196,8 +187,12 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
         yield tell
 
 
-def _warnings(entries: class_folder.Entries, listed: Mapping[str, int]) -> Iterator[str]:
-    """Warnings about names: anybody may name a file after somebody else."""
+def _warnings(entries: class_folder.Entries, outputs: list[str], listed: Mapping[str, int]) -> Iterator[str]:
+    """Warnings about names: anybody may name a file after somebody else, or after the `outputs` of another run."""
+    if skipped := sorted([*entries.unrecognized, *outputs]):
+        yield f"skipped, because they are not submissions: {_few(skipped)}"
+    if entries.alike:
+        yield f"folder names that differ only in Unicode composition are taken for one student: {_few(entries.alike)}"
     if entries.merged:
         yield f"several entries are taken for one student's, a folder or archive first: {_few(entries.merged)}"
     for names in entries.similar[:5]:
@@ -224,7 +219,7 @@ def _summary(out: Path, graded: list[Grade], missing: str) -> int:
         print(line)
     if unchecked:
         raise _stop(CANNOT, f"not checked, because this machine cannot: {_many(len(unchecked), 'answer')}")
-    return REFUSED if refused else OK
+    return FAILED if refused else OK
 
 
 def _one_level_too_high(folder: Path, found: Sequence[Submission], paths: Mapping[str, Sequence[Path]]) -> str:

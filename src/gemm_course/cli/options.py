@@ -35,7 +35,7 @@ def integer(low: int, high: int) -> Callable[[str], int]:
 
 
 def check_folders(**files: Path | None) -> None:
-    """End the subcommand where an option names a file in a folder that does not exist."""
+    """End the subcommand where an option names a file or folder in a folder that does not exist."""
     for option, path in files.items():
         if path is not None and not path.absolute().parent.is_dir():
-            raise Stop(USAGE, f"--{option} must name a file in a folder that exists, got {path}")
+            raise Stop(USAGE, f"--{option} {path}: there is no folder {path.parent}")

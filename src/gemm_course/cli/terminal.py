@@ -72,13 +72,10 @@ def paint(text: str, style: str, stream: TextIO | None = None) -> str:
     return with_style(text, style) if has_styles(stream or sys.stdout) else text
 
 
-def wrap(text: str, start: str = "", indent: str = "", taken: int = 0) -> str:
-    """Text in lines of at most `width()` columns; no word or path is broken.
-
-    `start` precedes the first line and `indent` the others; `taken` columns of the first line are used already.
-    """
-    options = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": indent}
-    return textwrap.fill(text, width(), initial_indent=" " * taken + start, **options)[taken:]
+def wrap(text: str, start: str = "", indent: str = "") -> str:
+    """Text in lines of at most `width()` columns, after `start` and then `indent`; no word or path is broken."""
+    options = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.fill(text, width(), initial_indent=start, subsequent_indent=indent, **options)
 
 
 def fit(text: str, stream: TextIO | None = None) -> str:

@@ -14,6 +14,7 @@ import typer
 
 import forked
 from gemm_course.cli import app as command
+from gemm_course.cli.exit_codes import CANNOT, FAILED, INTERRUPTED, OK, USAGE
 from places import ROOT
 
 if sys.version_info >= (3, 11):
@@ -49,7 +50,7 @@ def test_first_screen_says_what_there_is_and_what_to_do(arguments, capsys):
     assert shown.rstrip() == command.overview()
     for name, each in command.SUBCOMMANDS.items():
         assert re.search(rf"^  {name} +{re.escape(each.help)}$", shown, re.MULTILINE)
-    for code in (command.OK, command.FAILED, command.USAGE, command.CANNOT, command.INTERRUPTED):
+    for code in (OK, FAILED, USAGE, CANNOT, INTERRUPTED):
         assert re.search(rf"\b{code} \w", shown.split("exit codes:")[1]), code
     first, then = shown.split("start here:")[1].split("at an exercise:")
     assert "course doctor" in first

@@ -12,6 +12,7 @@ from course_kernels.bench import record, zoo
 from course_kernels.bench import rows as bench_rows
 from gemm_course.cli import app as command
 from gemm_course.cli import bench as bench_command
+from gemm_course.cli import exit_codes
 
 PEERS = [known.Torch(), known.CublasLoop(), known.Dense()]
 
@@ -58,7 +59,7 @@ def test_rows_of_the_zoo_are_chosen(options, rows, capsys):
         (["--rows", "nothing"], "got 'nothing'"),
         (["--providers", "nothing"], "got 'nothing'"),
         (["--repeats", "1"], "at least 2"),
-        (["--json", "/no/such/folder/x.json"], "folder that exists"),
+        (["--json", "/no/such/folder/x.json"], "--json /no/such/folder/x.json: there is no folder /no/such/folder"),
         (["--zoo", "mixtral-7x8b"], "did you mean mixtral-8x7b"),
         (["--zoo", "--routing", "even"], "got 'even'"),
         (["--zoo", "--tokens", "0"], "tokens must be at least 1"),
@@ -130,7 +131,7 @@ def test_the_zoo_is_measured_with_its_step(on_a_gpu, capsys, tmp_path):
 
 def test_the_command_fails_where_ours_is_wrong(on_a_gpu, capsys):
     on_a_gpu([Correct(spoilt((0, 0), 9.0)), known.Torch()])
-    assert command.main(["bench", "--rows", "tiny", "--passes", "forward"]) == command.FAILED
+    assert command.main(["bench", "--rows", "tiny", "--passes", "forward"]) == exit_codes.FAILED
     printed = capsys.readouterr()
     assert "tiny, mine, forward: WrongResult" in printed.err
     assert "! mine failed, forward" in printed.out

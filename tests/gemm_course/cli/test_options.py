@@ -30,6 +30,4 @@ def test_a_file_may_be_new_but_not_its_folder(tmp_path, monkeypatch):
     missing = tmp_path / "none" / "new.csv"
     with pytest.raises(Stop) as stopped:
         options.check_folders(json=tmp_path / "new.json", csv=missing)
-    assert (stopped.value.code, str(stopped.value)) == (
-        USAGE, f"--csv must name a file in a folder that exists, got {missing}",
-    )  # fmt: skip
+    assert (stopped.value.code, str(stopped.value)) == (USAGE, f"--csv {missing}: there is no folder {missing.parent}")

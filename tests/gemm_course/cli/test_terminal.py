@@ -104,7 +104,7 @@ def test_text_is_wrapped_between_words_under_its_mark(monkeypatch):
         "Exercise 03", "  ✗ the tail is not masked in", "    the last tile",
         "  | a/long/path/that-has-dashes.py", "  | and more",
     ]  # fmt: skip
-    assert terminal.wrap("one two three", "> ", "  ", taken=20) == "> one two\n  three"
+    assert terminal.wrap("one two three four five six seven", "> ", "  ") == "> one two three four five six\n  seven"
     monkeypatch.setenv("COLUMNS", "300")
     assert terminal.width() == 100
     assert terminal.fit(text) == text

@@ -87,8 +87,7 @@ def test_the_library_alone_has_the_same_help(name, monkeypatch):
 
 
 def test_the_library_alone_has_a_doctor():
-    """Started as a module, too."""
-    done = forked.run_module("gemm_course.cli.doctor", "--quick", before=LACKING)
+    done = with_the_library_alone("doctor", "--quick")
     assert "Traceback" not in done.stderr
     assert re.search(r"^  torch +2\.", done.stdout, re.MULTILINE)
     assert "isolation" not in done.stdout, "of answers, which come with the course"
