@@ -22,6 +22,7 @@ ACTIVATIONS = {
     "relu": Activation(Function.RELU, gated=False),
     "relu2": Activation(Function.RELU2, gated=False),
 }
+_FUNCTIONS = tuple(Function)  # torch 2.11 cannot trace the enumeration's making of it
 
 
 def activation_of(given: str | Activation) -> Activation:
@@ -37,7 +38,7 @@ def activation_of(given: str | Activation) -> Activation:
     if not isinstance(given, Activation):
         raise TypeError(f"activation must be a name or an Activation, got {type(given).__name__}")
     function, gated, alpha, limit, shift = given
-    if type(function) not in (Function, int) or function not in tuple(Function) or type(gated) is not bool:
+    if type(function) not in (Function, int) or function not in _FUNCTIONS or type(gated) is not bool:
         raise ValueError(f"activation must have a Function and a bool, gated, got {given}")
     for name, number in (("alpha", alpha), ("limit", limit), ("shift", shift)):
         if name == "limit" and number is None:
