@@ -14,7 +14,8 @@ def test_no_mutant_passes_by_luck(judge, exercise, mutant, monkeypatch):
     check, says, source = mutant.check, mutant.says, mutant.source
     if check == "compiles" or (check == "-" and re.search("Error(Impl)?: ", says)):
         return  # neither the compiler nor an exception depends on the inputs
-    drawn = {seed: drawn_for(exercise, seed) for seed in SEEDS}
+    # With seed 0 all inputs together are judged by `test_a_mutant_is_told_what_is_wrong_and_where`.
+    drawn = {seed: drawn_for(exercise, seed) for seed in SEEDS if seed != 0}
     cases = {seed: [case for case in found if check in ("-", *case.checks)] for seed, found in drawn.items()}
     said, place = {}, 0
     # The first input with a message is the one that a learner reads about.

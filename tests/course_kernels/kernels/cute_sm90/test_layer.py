@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -18,11 +20,27 @@ CLAMPED = Activation(Function.SILU, alpha=1.702, limit=7.0, shift=1.0)
 WIDE = CuteConfig(128, 256, 64, 2, 4, COOPERATIVE)
 TALL = CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=True)
 SMALL = CuteConfig(64, 128, 128, 1, 4, PINGPONG)
+# A poll of a piece of rows, and the end of a kernel that waited too long for one.
+POLL, TRAP = r"ld\.acquire\.sys\.global", "trap;"
+
+
+@dataclass
+class Code:
+    """The result of a compilation."""
+
+    ptx: str
+    cubin: bytes
+    folder: Path
+
+    @functools.cached_property
+    def sass(self) -> str:
+        """The machine code, disassembled only where a test reads it: that takes 0.25 s."""
+        return disassembled(self.cubin, self.folder)
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """PTX and machine code of a configuration, fitted to a form."""
+    """The code of a configuration, fitted to a form. Only a kernel whose rows come in pieces waits for rows."""
     pytest.importorskip("cutlass", reason="needs the cutlass extra")
     from cutlass import cute
     from cutlass.base_dsl.compiler import DumpDir
@@ -36,14 +54,14 @@ def compiled(tmp_path_factory):
         options = (cute.KeepPTX(True), cute.KeepCUBIN(True), DumpDir(str(folder)))
         out = "float32" if form.epilogue == "add" else "bfloat16"
         made = compile_for(config.fitted(form), form, "bfloat16", out, options=options)
-        return made.__ptx__, disassembled(made.__cubin__, folder)
+        assert form.rows == "pieces" or not re.search(f"{POLL}|{TRAP}", made.__ptx__)
+        return Code(made.__ptx__, made.__cubin__, folder)
 
     return compile_
 
 
-def spills(code: tuple[str, str]) -> list[str]:
-    ptx, sass = code
-    return re.findall(r"\.local\b", ptx) + re.findall(r"\b(?:LDL|STL)\b", sass)
+def spills(code: Code) -> list[str]:
+    return re.findall(r"\.local\b", code.ptx) + re.findall(r"\b(?:LDL|STL)\b", code.sass)
 
 
 def stores_of(ptx) -> list[int]:
@@ -60,8 +78,9 @@ def loads_of(ptx) -> list[int]:
 @pytest.mark.parametrize("epilogue", ["gated", "gated_pre"])
 def test_an_activation_is_stored_at_once(compiled, config, epilogue):
     form = Form(epilogue=epilogue, activation=SWIGLU)
-    ptx, sass = compiled(config, form)
-    assert spills((ptx, sass)) == []
+    code = compiled(config, form)
+    ptx = code.ptx
+    assert spills(code) == []
     fitted = config.fitted(form)
     cols = fitted.store_row_bytes // 2
     blocks = sum(each.tile_m // 64 // config.sharing_groups * (each.tile_n // 2 // cols) for each in config.shapes)
@@ -78,8 +97,9 @@ def test_an_activation_is_stored_at_once(compiled, config, epilogue):
 
 
 def test_an_activation_without_a_gate(compiled):
-    ptx, sass = compiled(SMALL, Form(epilogue="gated_pre", activation=RELU2))
-    assert spills((ptx, sass)) == []
+    code = compiled(SMALL, Form(epilogue="gated_pre", activation=RELU2))
+    ptx = code.ptx
+    assert spills(code) == []
     assert set(loads_of(ptx)) == {2, 3}
     assert stores_of(ptx) == [4, 4] * 2
     assert "ex2.approx" not in ptx
@@ -88,8 +108,9 @@ def test_an_activation_without_a_gate(compiled):
 @pytest.mark.parametrize("config", [WIDE, TALL], ids=lambda config: config.name)
 def test_an_activations_argument_is_read_and_its_gradient_stored(compiled, config):
     form = Form(epilogue="gated_backward", activation=SWIGLU)
-    ptx, sass = compiled(config, form)
-    assert spills((ptx, sass)) == []
+    code = compiled(config, form)
+    ptx = code.ptx
+    assert spills(code) == []
     sets = sum(each.tile_m // 64 // config.sharing_groups * (each.tile_n // 32) for each in config.shapes)
     assert stores_of(ptx) == [5, 5, 4] * sets
     assert loads_of(ptx).count(5) == 2 * sets
@@ -101,26 +122,25 @@ def test_an_activations_argument_is_read_and_its_gradient_stored(compiled, confi
 
 @pytest.mark.parametrize("epilogue", ["gated", "gated_pre", "gated_backward"])
 def test_rows_in_pieces_are_waited_for(compiled, epilogue):
-    """One poll of a piece, and one while it is not there; no other kernel has any."""
-    waiting = r"ld\.acquire\.sys\.global"
-    ptx, sass = compiled(WIDE, Form(rows="pieces", load="gather", epilogue=epilogue, activation=SWIGLU))
-    assert spills((ptx, sass)) == []
-    assert len(re.findall(waiting, ptx)) == 2
-    assert ptx.count("trap;") == 1
-    whole, _ = compiled(WIDE, Form(load="gather", epilogue=epilogue, activation=SWIGLU))
-    assert re.findall(waiting + "|trap;", whole) == []
+    """One poll of a piece, and one while it is not there."""
+    code = compiled(WIDE, Form(rows="pieces", load="gather", epilogue=epilogue, activation=SWIGLU))
+    ptx = code.ptx
+    assert spills(code) == []
+    assert len(re.findall(POLL, ptx)) == 2
+    assert ptx.count(TRAP) == 1
 
 
 def test_gathered_rows(compiled):
     """Eight copies for a row of 128 bytes; B alone through TMA; products fence before they read."""
-    ptx, sass = compiled(WIDE, Form(load="gather"))
-    assert spills((ptx, sass)) == []
+    code = compiled(WIDE, Form(load="gather"))
+    ptx = code.ptx
+    assert spills(code) == []
     assert set(loads_of(ptx)) == {3}
     rows = 64  # of a warp
     assert len(re.findall(r"cp\.async\.cg\.shared\.global\.L2::128B", ptx)) == rows * 8 // 32
     assert ptx.count("cp.async.mbarrier.arrive.noinc") == 1
     fences = ptx.count("fence.proxy.async.shared::cta")
-    plain, _ = compiled(WIDE, Form())
+    plain = compiled(WIDE, Form()).ptx
     assert fences - plain.count("fence.proxy.async.shared::cta") == 2, "of a tile's first stage, and of the others"
     assert loads_of(plain).count(2) == 2
 
@@ -132,8 +152,9 @@ def test_gathered_lines_along_k(compiled, config, load):
     """Of each line a copy for 16 bytes of a tile's columns; the other operand alone through TMA, in the four dimensions
     of a ragged descriptor, for one CTA or both."""
     form = Form("k", "n", load=load, epilogue="add")
-    ptx, sass = compiled(config, form)
-    assert spills((ptx, sass)) == []
+    code = compiled(config, form)
+    ptx = code.ptx
+    assert spills(code) == []
     columns, others = config.tile_m, config.tile_n
     if load == "gather_b":
         columns, others = others, columns
@@ -142,26 +163,30 @@ def test_gathered_lines_along_k(compiled, config, load):
     assert len(re.findall(r"cp\.async\.cg\.shared\.global\.L2::128B", ptx)) == copies
     assert ptx.count("cp.async.mbarrier.arrive.noinc") == 1
     # What is ignored is not read: past the group's end, and past the last column.
-    copied = [line for line in sass.splitlines() if "LDGSTS." in line]
+    copied = [line for line in code.sass.splitlines() if "LDGSTS." in line]
     assert len(copied) == copies
     assert all(re.search(r"\], !?P\d", line) for line in copied)
 
 
-# Every pair of these, not every triple: each takes seconds to compile.
-BIASES = {"tma, wide": ("tma", WIDE, 4), "tma, tall": ("tma", TALL, 2), "wide": ("gather", WIDE, 2),
-          "tall": ("gather", TALL, 4)}  # fmt: skip
+# Every pair of these, not every product: each takes seconds to compile, with and without a bias.
+BIASES = [
+    ("store", "tma", WIDE, 4), ("store", "gather", TALL, 2), ("gated", "tma", WIDE, 2), ("gated", "gather", TALL, 4),
+    ("gated_pre", "tma", TALL, 4), ("gated_pre", "gather", WIDE, 2),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("load", "config", "bias_bytes"), BIASES.values(), ids=BIASES)
-@pytest.mark.parametrize("epilogue", ["store", "gated", "gated_pre"])
+@pytest.mark.parametrize(
+    ("epilogue", "load", "config", "bias_bytes"), BIASES, ids=lambda each: getattr(each, "name", each)
+)
 def test_a_bias_is_added(compiled, config, epilogue, load, bias_bytes):
     """A warp loads each column once, and every pair of columns that a thread has comes by a shuffle of pairs of 16
     bits, or by two. The rest is the kernel without a bias."""
     plain = Form(epilogue=epilogue, load=load, activation=CLAMPED if epilogue != "store" else None)
     form = plain._replace(bias_bytes=bias_bytes)
-    ptx, sass = compiled(config, form)
-    assert spills((ptx, sass)) == []
-    without, _ = compiled(config, plain)
+    code = compiled(config, form)
+    ptx = code.ptx
+    assert spills(code) == []
+    without = compiled(config, plain).ptx
     columns = sum(each.tile_n for each in config.shapes)
     shuffles = re.findall(r"shfl\.sync\.idx\.b32\s+\S+ \S+ (\d+), 799, -1;", ptx)
     assert [*map(int, shuffles)] == [j % 8 * 4 for j in range(columns // 8) for _ in range(bias_bytes // 2)]
