@@ -6,7 +6,6 @@ import pytest
 
 from course_kernels.moe import launching, layer, layer_plan, routing
 
-
 KEPT = layer_plan.plans, layer._kept, launching._launches, routing._sortings
 
 
