@@ -22,6 +22,8 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from gemm_course.runner import interpreter
+
 PATIENCE = {"cpu": 150, "cuda": 500}  # seconds for all cases: on GPUs, kernels are compiled
 
 
@@ -83,6 +85,8 @@ def main(cases) -> None:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
+    if kind == "cpu":
+        interpreter.prepare_once()
     # A fork has torch already; a GPU's context does not live through one.
     context = multiprocessing.get_context("fork" if kind == "cpu" else "spawn")
     results = context.Queue()
