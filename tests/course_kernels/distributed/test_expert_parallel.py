@@ -25,7 +25,7 @@ def test_layer(size, device):
     ranks.check(expert_parallel_cases.__file__, size, device)
 
 
-@pytest.mark.parametrize("size, device", WORLDS[1:])
+@pytest.mark.parametrize("size, device", WORLDS)
 def test_training(size, device):
     ranks.check(expert_parallel_training.__file__, size, device)
 
