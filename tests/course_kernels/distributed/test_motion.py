@@ -12,13 +12,15 @@ from course_kernels import moe_feed_forward, runtime
 from course_kernels.distributed import ExpertParallel, motion
 from course_kernels.distributed.motion import combine, dispatch, settled, through
 from course_kernels.distributed.plan import Arrived
+from course_kernels.distributed.transports import symmetric
 from course_kernels.distributed.transports.symmetric import Symmetric
 from course_kernels.engine import plans
 from course_kernels.engine.plans import PlanCache
-from course_kernels.moe import checks, layer, layer_plan
+from course_kernels.moe import checks, layer, layer_plan, steps
 from course_kernels.moe.activations import activation_of
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.parallel import Kernels
+from launchless import counted, launch_nothing
 from moe_layers import NAMES, make
 
 
@@ -218,6 +220,20 @@ def test_a_warm_call_is_the_first_one_again(options, needs, fused, monkeypatch):
     monkeypatch.undo()
     del made.options["ep"]
     assert torch.allclose(found[0][0], made().detach(), atol=1e-5)
+
+
+def test_a_warm_call_makes_few_calls(monkeypatch):
+    """Before there were plans: 306 and 433."""
+    launch_nothing(monkeypatch)
+    monkeypatch.setattr(layer, "FUSED_ROWS", 64)  # as on a GPU whose products' kernels gather and activate
+    monkeypatch.setattr(symmetric, "total", lambda rows, routing, tokens: steps.combine(rows, routing, tokens))
+    made = make(64, 64, 32, 8, 8, dtype=torch.bfloat16, backend="triton")
+    made.options["ep"] = alone(made, 64)
+    for _ in range(3):
+        made()
+    found = counted(made)
+    assert found.python <= 185, found
+    assert found.c <= 195, found
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import sys
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,10 +11,10 @@ from torch.nn import Parameter
 
 from course_kernels import moe_feed_forward, runtime
 from course_kernels.engine import plans as engine_plans
-from course_kernels.engine import triton_launch as engine_launch
 from course_kernels.kernels.codes import Activation, Function
 from course_kernels.moe import Routing, api, launching, layer, layer_plan, routing, steps
 from course_kernels.moe.form import Operands
+from launchless import counted, launch_nothing
 from moe_layers import DEVICE, NAMES, assert_near, make, oracle
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
@@ -319,41 +317,9 @@ def test_threads_share_a_plan():
 # ---- host time: what is counted holds on every machine
 
 
-class Nothing:
-    """In place of a launch of a compiled kernel."""
-
-    def __call__(self, addresses, stream, programs, total):
-        pass
-
-
 @pytest.fixture
 def launchless(monkeypatch):
-    """Launch nothing, otherwise as on a GPU."""
-
-    def compile_nothing(plan, product, out):
-        plan._programs, plan._needs_counter, plan._relaunch = (lambda total: 1), False, Nothing()
-
-    monkeypatch.setattr(launching, "launch", lambda *given, **arguments: Nothing())
-    monkeypatch.setattr(engine_launch.Plan, "_compile", compile_nothing)
-    monkeypatch.setattr(engine_launch, "plan", lambda problem, product, out: engine_launch.Plan(problem))
-    monkeypatch.setattr(engine_plans, "plans", engine_plans.PlanCache())
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0, raising=False)
-
-
-def counted(call):
-    """Calls of functions in one call: of Python's, and of C's."""
-    found = SimpleNamespace(python=0, c=0)
-
-    def note(frame, event, argument):
-        found.python += event == "call"
-        found.c += event == "c_call"
-
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return found
+    launch_nothing(monkeypatch)
 
 
 @pytest.mark.parametrize("tokens, most", [(64, (65, 75)), (1024, (80, 85))])
