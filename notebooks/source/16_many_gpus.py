@@ -450,8 +450,8 @@ print(f"{(grad[:5].T @ buffer[:5]).isnan().float().mean():.0%} without")
 # ### A routing that is drawn again
 #
 # Activation [checkpointing](glossary.md#checkpointing) keeps no activations: backward runs the forward once more. This
-# router adds noise from a generator of its own, so the second run chooses other experts. Nothing crashes, but the
-# gradients are those of neither run.
+# router adds noise from a generator of its own, so the second run chooses other experts. Where as many rows arrive,
+# nothing crashes, and the gradients are those of neither run. Else torch tells that the shapes differ.
 
 
 # %%

@@ -384,6 +384,11 @@ def refused(world):
         "ep must be of num_experts": lambda: Experts(EXPERTS + world.size, HIDDEN, INNER, ep=ep),
         "ep must be an ExpertParallel": lambda: moe_feed_forward(x, *own, ids, weights, ep=flat["ep"]),
         "experts must be a torch.nn.Module": lambda: ep.shard(None),
+        "experts must be the module whose own": lambda: ep.shard(torch.nn.Sequential(Experts(EXPERTS, HIDDEN, INNER))),
+        f"gate_up_proj must have {EXPERTS} experts": lambda: ep.shard(Experts(EXPERTS, HIDDEN, INNER, ep=ep)),
+        "mesh_or_group must be a DeviceMesh or a ProcessGroup, got int: this rank is not": lambda: ExpertParallel(
+            dist.GroupMember.NON_GROUP_MEMBER, EXPERTS
+        ),
     }
     transformed = (
         lambda: torch.func.grad(lambda x: moe_feed_forward(x, *own, ids, weights, ep=ep).sum())(x),

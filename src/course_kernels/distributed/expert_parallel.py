@@ -124,7 +124,9 @@ class ExpertParallel:
         elif isinstance(mesh_or_group, dist.ProcessGroup):
             self.group, self._mesh = mesh_or_group, None
         else:
-            raise TypeError(f"mesh_or_group must be a DeviceMesh or a ProcessGroup, got {type(mesh_or_group).__name__}")
+            outside = ": this rank is not in the group" * (mesh_or_group == dist.GroupMember.NON_GROUP_MEMBER)
+            kind = type(mesh_or_group).__name__
+            raise TypeError(f"mesh_or_group must be a DeviceMesh or a ProcessGroup, got {kind}{outside}")
         if not isinstance(num_experts, int) or isinstance(num_experts, bool):
             raise TypeError(f"num_experts must be an int, got {type(num_experts).__name__}")
         ranks = self.group.size()
@@ -331,24 +333,32 @@ class ExpertParallel:
         if weight.dim() and weight.shape[0] != self.num_local_experts:
             raise ValueError(
                 f"{name} must have this rank's {self.num_local_experts} experts, of {self.num_experts} over "
-                f"{self.group.size()} ranks, got shape {tuple(weight.shape)}"
+                f"{self.group.size()} ranks, got shape {tuple(weight.shape)}; num_experts counts those of all ranks"
             )
         return weight
 
     def shard(self, experts: nn.Module) -> nn.Module:
         """Spread a module that has all experts, such as ``moe.Experts``: its own parameters become DTensors with
-        ``Shard(0)``, whose values come from the first rank, and its attribute ``ep`` this object. Returns the module.
+        ``Shard(0)``, whose values come from the first rank, and its attribute ``ep`` this object. Those of modules in
+        it stay as they are. Returns the module.
 
         Raises:
             TypeError: this is no module.
-            ValueError: a parameter's first extent is not the number of experts.
+            ValueError: it has no parameters of its own, or one's first extent is not the number of experts.
         """
         if not isinstance(experts, nn.Module):
             raise TypeError(f"experts must be a torch.nn.Module, got {type(experts).__name__}")
-        for name, value in experts.named_parameters(recurse=False):
+        own = list(experts.named_parameters(recurse=False))
+        if not own:
+            raise ValueError(
+                "experts must be the module whose own parameters are the experts', such as model.layers[0].experts, "
+                f"got {type(experts).__name__} without parameters of its own"
+            )
+        for name, value in own:
             if not value.dim() or value.shape[0] != self.num_experts:
-                raise ValueError(f"{name} must have {self.num_experts} experts, got shape {tuple(value.shape)}")
-        for name, value in list(experts.named_parameters(recurse=False)):
+                local = ": make the module without ep=" * (getattr(experts, "ep", None) is not None)
+                raise ValueError(f"{name} must have {self.num_experts} experts, got shape {tuple(value.shape)}{local}")
+        for name, value in own:
             sharded = distribute_tensor(value.detach(), self.mesh, [Shard(0)])
             setattr(experts, name, nn.Parameter(sharded, requires_grad=value.requires_grad))
         experts.ep = self

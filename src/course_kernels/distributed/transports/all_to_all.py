@@ -104,10 +104,12 @@ class AllToAll(NamedTuple):
         try:
             yield
         except RuntimeError as error:
+            reason = str(error).rstrip(".!")
             raise RuntimeError(
-                f"ExpertParallel: rank {self.group.rank()} of {self.group.size()} could not exchange {what}: {error}. "
+                f"ExpertParallel: rank {self.group.rank()} of {self.group.size()} could not exchange {what}: {reason}. "
                 "Every rank of the group has to make the same calls in the same order, a rank without tokens and its "
-                "backward as well, for gradients of the same ones of x and weights; or a rank is gone."
+                "backward as well, for gradients of the same ones of x and weights, and with as many chunks; or a rank "
+                "is gone."
             ) from error
 
 
