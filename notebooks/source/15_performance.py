@@ -899,9 +899,9 @@ for title, ratios in forwards.items():
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# With few tokens both read weights at the memory's speed, and differ by little. With many, ours is ahead for four
-# models. FlashInfer rounds and adds each expert's result in memory; ours writes them once, and sums in float32. Granite
-# is the exception. Its experts are small, so their products end soon, and what is around them decides.
+# With few tokens both read weights at the memory's speed. With many, ours is ahead for four models: FlashInfer rounds
+# and adds each expert's result in memory; ours writes them once. Granite's experts are small, so what is around the
+# products decides.
 #
 # </details>
 #
