@@ -364,6 +364,7 @@ def refused(world):
         "num_experts must be an int": lambda: ExpertParallel(world.group, 8.0),
         "mesh_or_group must be a 1-D mesh": lambda: ExpertParallel(flat, EXPERTS),
         "mesh_or_group must be a DeviceMesh": lambda: ExpertParallel("ep", EXPERTS),
+        "mesh_or_group must be a DeviceMesh or a ProcessGroup, got Tensor": lambda: ExpertParallel(ids, EXPERTS),
         "chunks must be an int": lambda: ExpertParallel(world.group, EXPERTS, chunks=0),
         "max_tokens must be None": lambda: ExpertParallel(world.group, EXPERTS, max_tokens=4),
         "max_tokens must be an int": lambda: ExpertParallel(world.group, EXPERTS, transport="symmetric"),

@@ -65,7 +65,7 @@ def _work(rank, size, kind, port, cases, results):
 
 
 def _collected(results, workers, patience) -> list[dict]:
-    """What each process has put, also of one that has crashed or does not end."""
+    """The results that each process has sent; of one that crashed or does not end, those before that."""
     found, ended, until = [{} for _ in workers], set(), time.monotonic() + patience
     while len(ended) < len(workers) and time.monotonic() < until:
         try:

@@ -124,8 +124,9 @@ class ExpertParallel:
         elif isinstance(mesh_or_group, dist.ProcessGroup):
             self.group, self._mesh = mesh_or_group, None
         else:
-            outside = ": this rank is not in the group" * (mesh_or_group == dist.GroupMember.NON_GROUP_MEMBER)
             kind = type(mesh_or_group).__name__
+            left_out = isinstance(mesh_or_group, int) and mesh_or_group == dist.GroupMember.NON_GROUP_MEMBER
+            outside = ": this rank is not in the group" * left_out
             raise TypeError(f"mesh_or_group must be a DeviceMesh or a ProcessGroup, got {kind}{outside}")
         if not isinstance(num_experts, int) or isinstance(num_experts, bool):
             raise TypeError(f"num_experts must be an int, got {type(num_experts).__name__}")

@@ -109,7 +109,8 @@ class _Through(torch.autograd.Function):
 
 
 Rows: TypeAlias = Callable[[Operands, Routing, Arriving | None], tuple[Tensor, Tensor | None]]
-"""What computes the rows of experts, and the activation's argument, from tokens that may be arriving."""
+"""A function that computes the experts' results, a row for each choice, and the activation's argument. Its tokens may
+still be arriving."""
 
 
 def through(kernels: Kernels, transport: Direct, journey: Plan | Tensor, experts: Rows | None = None) -> Tensor:

@@ -10,7 +10,7 @@ from course_kernels.lists.fixed_memory import FixedMemory
 
 
 def compared(tensors, addresses, indices):
-    """What torch's CUDA builds have."""
+    """The function of torch's CUDA builds that compares addresses."""
     return all(tensors[i].data_ptr() == addresses[i] for i in indices)
 
 

@@ -186,5 +186,5 @@ def push(
 
 
 def _form(tensor: Tensor) -> tuple:
-    """What launches depend on of a tensor, except its address."""
+    """The properties of a tensor that a launch depends on; of its address only the alignment."""
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() & 15

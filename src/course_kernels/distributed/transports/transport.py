@@ -1,4 +1,4 @@
-"""What every transport can do. ``dispatch`` and ``combine`` call nothing else of it."""
+"""The methods that every transport has. ``dispatch`` and ``combine`` call no others."""
 
 from __future__ import annotations
 
