@@ -79,6 +79,7 @@ RECORDS = {
     "hopper_steps": Part("hopper_steps.measure"),
     "configurations": Part("time_model.measure", ("h100",)),
     "configurations_8bit": Part("time_model.measure_8_bit", ("h100",)),
+    "configurations_layer": Part("time_model.measure_layer", ("h100",)),
     "gmm": Part("gmm_api.rows", tells_rows=True),
     "fuzz": Part("fuzz.record_of_triton"),
     "fuzz_cute": Part("fuzz.record_of_cute"),
@@ -87,7 +88,7 @@ RECORDS = {
     "sanitizers_cute": Part("verify.sanitize_cute"),
 }
 # Records that could be measured and have not been.
-UNMEASURED = {"moe_h100", "moe_forward_h100", "moe_training_h100"}
+UNMEASURED = {"configurations_layer_h100", "moe_h100", "moe_forward_h100", "moe_training_h100"}
 FILES = {
     *RECORDS,
     *(f"{name}_{gpu}" for name, part in RECORDS.items() for gpu in part.other_gpus),

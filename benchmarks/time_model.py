@@ -1,6 +1,7 @@
 """Fit the constants of ``engine.tuning.time_model`` to measured times of every configuration on many shapes.
 
-    python benchmarks/run.py configurations configurations_8bit     measure, on an H200 or an H100: two records
+    python benchmarks/run.py configurations configurations_8bit configurations_layer
+                                                                    measure, on an H200 or an H100: three records
     python benchmarks/time_model.py                                 fit, to the records, without a GPU: the constants
     python benchmarks/time_model.py --compare FILE [--record FILE]  compare choices for Triton by a file of constants
                                                                     and by the shipped ones; without a GPU
@@ -27,11 +28,12 @@ from course_kernels.bench.rows import Row
 from course_kernels.bench.tuning import config_times, fit, tune
 from course_kernels.engine.tuning import Gpu, gpu_constants
 
-# Records of 16-bit products; those of 8-bit ones have another name.
+# Records of 16-bit products. Those of 8-bit ones, and of a layer's, have names with an ending, and are optional.
 RECORDS = {"h200": "configurations", "h100": "configurations_h100"}
 TOKENS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384)
 # No row begins later. Rows are in random order, so no model is left out as a whole.
-SECONDS, SECONDS_8_BIT = 150, 50
+SECONDS, SECONDS_8_BIT, SECONDS_OF_LAYER = 150, 50, 90
+PARTS = {"8bit": "provenance of 8 bits", "layer": "provenance of layers"}
 _RANDOM_ROWS, _FEW_GROUPS = 60, 48
 _SPLIT_FROM = 128  # experts: such models are also measured as 8 GPUs share them
 
@@ -68,6 +70,12 @@ def measure_8_bit() -> dict:
     return _measured(suited[: len(suited) // 3], config_times.PASSES_8_BIT, SECONDS_8_BIT)
 
 
+def measure_layer() -> dict:
+    """Measure the record of a layer's products, on half of the rows whose N and K suit descriptors."""
+    suited = [row for row in rows() if row.N % 16 == row.K % 16 == 0]
+    return _measured(suited[: len(suited) // 2], config_times.PASSES_OF_LAYER, SECONDS_OF_LAYER)
+
+
 def _measured(among: list[Row], passes: tuple[str, ...], seconds: float) -> dict:
     config_times.compile_ahead(among, passes)
     found = config_times.measure(among, passes, seconds=seconds)
@@ -85,16 +93,18 @@ def gpu_of(content: dict) -> Gpu:
 
 
 def fitted(name: str) -> dict:
-    """Fit constants to the named record, and to the GPU's record of 8-bit products if there is one."""
-    sixteen_bits, eight_bits = record.load(name), None
+    """Fit constants to the named record, and to the GPU's others of ``PARTS`` if there are any."""
+    sixteen_bits, others = record.load(name), {}
     found = sixteen_bits["rows"]
-    try:
-        eight_bits = record.load(name.replace("configurations", "configurations_8bit"))
-        found = found | {row: found.get(row, {}) | entry for row, entry in eight_bits["rows"].items()}
-    except FileNotFoundError:
-        print(f"{name}: no record of 8-bit products, so no constants of them")
-    content = tune.constants(found, gpu_of(sixteen_bits), sixteen_bits["provenance"])
-    return content | ({"provenance of 8 bits": eight_bits["provenance"]} if eight_bits else {})
+    for part, provenance in PARTS.items():
+        try:
+            more = record.load(name.replace("configurations", f"configurations_{part}"))
+        except FileNotFoundError:
+            print(f"{name}: no record {part}, so no constants of its products")
+            continue
+        found = found | {row: found.get(row, {}) | entry for row, entry in more["rows"].items()}
+        others[provenance] = more["provenance"]
+    return tune.constants(found, gpu_of(sixteen_bits), sixteen_bits["provenance"]) | others
 
 
 def compare(path: pathlib.Path, records: list[dict]) -> str:
@@ -120,7 +130,8 @@ def main() -> None:
     if arguments.compare:
         gpu = gpu_constants.read(arguments.compare).gpu
         names = [name for name in RECORDS.values() if gpu_of(record.load(name)).distance(gpu) < (False, 0.1)]
-        names += [name.replace("configurations", "configurations_8bit") for name in names]
+        others = [name.replace("configurations", "configurations_8bit") for name in names]
+        names += others
         files = [record.read(arguments.record)] if arguments.record else list(map(record.load, names))
         print(compare(arguments.compare, files))
         return

@@ -11,7 +11,7 @@ from course_kernels.bench import record, zoo
 from course_kernels.bench.tuning import config_times, fit, tune
 from course_kernels.engine.tuning import Gpu, Kind, gpu_constants
 from course_kernels.engine.tuning.configs_by_kind import by_name
-from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
+from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT, KINDS_OF_LAYER
 
 
 def test_rows_are_of_every_model_and_of_none():
@@ -71,7 +71,8 @@ def test_the_program_writes_what_the_library_reads(tmp_path, monkeypatch, capsys
     printed = capsys.readouterr().out
     assert "left out, k,n: " in printed
     assert ("left out, m,n fp8 blocks: " in printed) == eight_bits
-    assert ("no record of 8-bit products" in printed) != eight_bits
+    assert ("no record 8bit, so no constants of its products" in printed) != eight_bits
+    assert "no record layer, so no constants of its products" in printed
 
 
 def test_rows_of_8_bits_are_measured_within_their_time(monkeypatch):
@@ -88,6 +89,16 @@ def test_rows_of_8_bits_are_measured_within_their_time(monkeypatch):
     assert any(row.name.startswith("random") for row in rows)
 
 
+def test_a_layer_is_measured_within_its_time(monkeypatch):
+    asked = []
+    monkeypatch.setattr(program, "_measured", lambda *given: asked.append(given) or {})
+    program.measure_layer()
+    ((rows, passes, seconds),) = asked
+    assert [config_times.KIND_OF_PASS[name] for name in passes] == list(KINDS_OF_LAYER)
+    assert (len(rows) > 150, seconds) == (True, program.SECONDS_OF_LAYER)
+    assert all(row.N % 16 == row.K % 16 == 0 for row in rows)
+
+
 def test_a_wrong_configuration_ends_the_measurement(monkeypatch):
     wrong = {"row": {"forward fp8": {"us": {}, "failed": {"cute": "ValueError: 1 of 2 elements are wrong"}}}}
     monkeypatch.setattr(config_times, "compile_ahead", lambda rows, passes: None)
@@ -102,9 +113,10 @@ def test_the_constants_are_those_of_the_records():
         assert content["provenance"] == record.load(name)["provenance"], (
             f"run benchmarks/time_model.py: {name} is newer"
         )
-        of_8_bits = record.RESULTS / f"{name.replace('configurations', 'configurations_8bit')}.json"
-        about = record.read(of_8_bits)["provenance"] if of_8_bits.exists() else None
-        assert content.get("provenance of 8 bits") == about, f"run benchmarks/time_model.py: {of_8_bits.stem} is newer"
+        for part, provenance in program.PARTS.items():
+            other = record.RESULTS / f"{name.replace('configurations', f'configurations_{part}')}.json"
+            about = record.read(other)["provenance"] if other.exists() else None
+            assert content.get(provenance) == about, f"run benchmarks/time_model.py: {other.stem} is newer"
 
 
 def test_constants_are_compared_with_the_shipped_ones_on_measured_rows(tmp_path, monkeypatch, capsys):

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from course_kernels.engine.product import Product
+from course_kernels.engine.product import Gated, GatedBackward, Product
 from course_kernels.engine.scaling import BLOCK, Blocks
+from course_kernels.moe.activations import activate, activation_gradient
 
 __all__ = ["count_unlike", "count_wrong", "exact_products"]
 
@@ -17,19 +18,22 @@ _AT_ONCE = 2**26  # elements that are compared at a time: a few GB of float32
 
 
 def exact_products(product: Product, sizes: Sequence[int]) -> Iterator[Tensor]:
-    """The float64 results of each group, in modes "m" and "k".
+    """The float64 results of each group, in modes "m" and "k"; an activation of them in float32.
 
     Args:
-        product: its factors of blocks, if any, are for 1x128 of A and 128x128 of B.
+        product: its factors of blocks, if any, are for 1x128 of A and 128x128 of B. Lines may be gathered.
         sizes: rows of each group, or its depth.
     """
     a, b, (scale_a, scale_b) = product.a, product.b, (product.scaling.a, product.scaling.b)
     blocks = isinstance(product.scaling, Blocks)
     for g, (start, end) in enumerate(itertools.pairwise(itertools.accumulate(sizes, initial=0))):
+        lines = slice(start, end) if product.index is None else product.index[start:end].long()
         if b.dim() == 2:
-            yield a[:, start:end].double() @ b[start:end].double()
+            gathered = None if product.index is None else product.rows.operand
+            of_a, of_b = (lines if gathered in (None, name) else slice(start, end) for name in "ab")
+            yield a[:, of_a].double() @ b[of_b].double()
             continue
-        rows, weight = a[start:end].double(), b[g].double()
+        rows, weight = a[lines].double(), b[g].double()
         if blocks:
             depth, columns = weight.shape
             rows *= scale_a[start:end].repeat_interleave(BLOCK, 1)[:, :depth]
@@ -37,7 +41,18 @@ def exact_products(product: Product, sizes: Sequence[int]) -> Iterator[Tensor]:
         result = rows @ weight
         if scale_a is not None and not blocks:
             result *= scale_a[start:end, None].double() * scale_b[g].double()
-        yield result
+        yield _stored(product, result, slice(start, end))
+
+
+def _stored(product: Product, sums: Tensor, rows: slice) -> Tensor:
+    """What a product's epilogue stores of the sums of some rows."""
+    epilogue = product.epilogue
+    if isinstance(epilogue, Gated):
+        return activate(sums, epilogue.activation, epilogue.interleaved)
+    if isinstance(epilogue, GatedBackward):
+        of_rows = sums * epilogue.weights[rows, None]
+        return activation_gradient(of_rows, epilogue.pre[rows], epilogue.activation, epilogue.interleaved)
+    return sums
 
 
 def count_wrong(results: Iterable[Tensor], exact: Iterable[Tensor], unit: float) -> list[int]:

@@ -18,7 +18,7 @@ from course_kernels.moe.launching import Launch
 from course_kernels.type_checks import check_dense
 
 FEW = 2048  # entries that are compared with each other, all with all
-FEW_BLOCKS = 8, 512  # entries of a program there, and those that it compares them with at a time
+FEW_BLOCKS = 4, 512  # entries of a program there, and those that it compares them with at a time
 CHUNK = 128  # entries that a program counts or places
 _sortings = PlanCache()
 

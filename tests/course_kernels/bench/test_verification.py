@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from course_kernels.bench import verification
-from course_kernels.bench.verification import count_unlike, count_wrong
+from course_kernels.bench.verification import count_unlike, count_wrong, exact_products
+from course_kernels.engine.product import STORE, Ends, Gated, GatedBackward, Product
+from course_kernels.engine.scaling import UNSCALED
+from course_kernels.kernels.codes import Activation, Function
 
 
 @pytest.fixture
@@ -67,3 +70,33 @@ def test_the_bound_of_two_kernels_is_the_elements_magnitude_and_the_rows():
         assert count_unlike(result, other, 0.25) == wrong, (place, error)
     with pytest.raises(ValueError, match="one shape"):
         count_unlike(other, other[:1], 1.0)
+
+
+def test_exact_products_gather_and_activate():
+    """Against autograd in float64."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(shape, generator=generator)
+
+    sizes, ends = (3, 0, 4), torch.tensor([3, 3, 7], dtype=torch.int32)
+    index = torch.tensor([4, 0, 1, 1, 3, 0, 2], dtype=torch.int32)
+    x, weight, grad, pre, factors = draw(5, 6), draw(3, 6, 8), draw(5, 6), draw(7, 16), draw(7)
+    silu, rows = Activation(Function.SILU), Ends(ends, index)
+    gated = Product(x, weight, rows, UNSCALED, Gated(silu))
+    backward = Product(grad, weight, rows, UNSCALED, GatedBackward(silu, False, pre, factors, draw(7, 8), draw(7, 1)))
+    lines = Product(draw(8, 7), x, Ends(ends, index, "b"), UNSCALED, STORE)
+    found = [torch.cat([*exact_products(each, sizes)]) for each in (gated, backward, lines)]
+
+    def swiglu(rows):
+        gate, up = rows.chunk(2, 1)
+        return torch.nn.functional.silu(gate) * up
+
+    parts = [(slice(0, 3), 0), (slice(3, 3), 1), (slice(3, 7), 2)]
+    at = index.long()
+    right = swiglu(torch.cat([x[at[rows]] @ weight[g] for rows, g in parts]))
+    arriving = torch.cat([grad[at[rows]] @ weight[g] for rows, g in parts]) * factors[:, None]
+    (of_pre,) = torch.autograd.grad(swiglu(pre.requires_grad_()), pre, arriving)
+    of_lines = torch.cat([lines.a[:, rows] @ x[at[rows]] for rows, _ in parts])
+    for each, expected in zip(found, (right, of_pre, of_lines), strict=True):
+        assert torch.allclose(each.float(), expected, atol=1e-4)

@@ -31,12 +31,12 @@ from course_kernels.dtypes import FP8, dtype_name
 from course_kernels.engine import triton_launch as triton
 from course_kernels.engine.hopper import compiled_cache, cute
 from course_kernels.engine.options import Options
-from course_kernels.engine.product import Product
-from course_kernels.engine.scaling import BLOCK, ROW
+from course_kernels.engine.product import STORE, Ends, Gated, GatedBackward, Product
+from course_kernels.engine.scaling import BLOCK, ROW, UNSCALED
 from course_kernels.engine.tuning import Gpu, Kind, time_model
-from course_kernels.engine.tuning.configs_by_kind import Config, name_of, offered
-from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
-from course_kernels.kernels.codes import Scales
+from course_kernels.engine.tuning.configs_by_kind import Config, form_of, name_of, offered
+from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT, KINDS_OF_LAYER
+from course_kernels.kernels.codes import Activation, Function
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.packed.checks import problem_of
@@ -45,6 +45,7 @@ __all__ = [
     "KIND_OF_PASS",
     "PASSES",
     "PASSES_8_BIT",
+    "PASSES_OF_LAYER",
     "Made",
     "compile_ahead",
     "failures",
@@ -57,8 +58,9 @@ __all__ = [
 
 PASSES = ("forward", "dA", "dB")
 PASSES_8_BIT = ("forward fp8", "forward fp8 blocks", "dA fp8", "dA fp8 blocks")
+PASSES_OF_LAYER = ("forward gated", "forward gated_pre", "dA gated_backward", "dB gathered")
 # pass → kind in the time model
-KIND_OF_PASS = dict(zip((*PASSES, *PASSES_8_BIT), (*KINDS, *KINDS_8_BIT)))
+KIND_OF_PASS = dict(zip((*PASSES, *PASSES_8_BIT, *PASSES_OF_LAYER), (*KINDS, *KINDS_8_BIT, *KINDS_OF_LAYER)))
 REPEATS = 7
 # Repeats of products from 1e12 FLOP on, which would take most of the time. Three were too few on an H200.
 _LARGE, _REPEATS_LARGE = 1e12, 5
@@ -72,7 +74,7 @@ _UNITS = {2: 2.0**-7, 1: 2.0**-5}
 def here(triton_only: bool = False) -> dict[Kind, tuple[Config, ...]]:
     """The configurations that are measured on the current GPU, by kind."""
     gpu = Gpu.of(runtime.Device.of(torch.device(DEVICE)))
-    return {kind: offered(kind, gpu, triton_only or not cute.installed()) for kind in (*KINDS, *KINDS_8_BIT)}
+    return {kind: offered(kind, gpu, triton_only or not cute.installed()) for kind in KIND_OF_PASS.values()}
 
 
 def random_rows(
@@ -116,7 +118,7 @@ class Made(NamedTuple):
 
 def made(row: Row, passes: Sequence[str], device: torch.device | str = DEVICE) -> Iterator[tuple[str, Made]]:
     """Yield the operands of a row's passes in turn. 16-bit passes share memory; so do an 8-bit product's passes with
-    factors of rows and of blocks. An 8-bit pass whose operands no descriptor describes is left out."""
+    factors of rows and of blocks. An 8-bit pass, or a layer's, whose operands no descriptor describes is left out."""
     if sixteen := [name for name in passes if name in PASSES]:
         o = make_operands(row, device)
         of = {
@@ -126,6 +128,9 @@ def made(row: Row, passes: Sequence[str], device: torch.device | str = DEVICE) -
             mat_a, mat_b, out = of[name]
             yield name, Made(Product.packed(mat_a, mat_b, o.offs), out, o.sizes)
         del o, of, mat_a, mat_b, out
+    for name in passes if row.N % 16 == row.K % 16 == 0 else ():
+        if name in PASSES_OF_LAYER:
+            yield name, _of_layer(row, KIND_OF_PASS[name].fused, device)
     for form in ("forward", "dA"):
         eight = [name for name in passes if name.startswith(f"{form} fp8")]
         if not eight or row.N % 16 or row.K % 16:
@@ -139,6 +144,28 @@ def made(row: Row, passes: Sequence[str], device: torch.device | str = DEVICE) -
                 scales, scaling = _block_scales(turned, device), cute.BLOCKS
             product = Product.packed(o.a, mat_b, o.offs, None, *scales, scaling=scaling)
             yield name, Made(product, o.out, o.sizes)
+
+
+def _of_layer(row: Row, fused: str, device: torch.device | str) -> Made:
+    """The operands of a layer's product. Its rows, or lines along K, are of an eighth as many tokens, in random
+    order."""
+    o, swiglu = make_operands(row, device), Activation(Function.SILU)
+    total, columns = o.d_out.shape[0], 2 * row.K
+    tokens = max(1, total // 8)
+    index = torch.randint(tokens, (total,), dtype=torch.int32, device=device)
+    if fused == "gathered":
+        rows = Ends(o.offs, index, "b")
+        return Made(Product(o.d_out.mT, o.a[:tokens], rows, UNSCALED, STORE), o.d_weight, o.sizes)
+    rows = Ends(o.offs, index)
+    if fused == "gated_backward":
+        pre, out = torch.randn(total, columns, dtype=o.a.dtype, device=device), o.a.new_empty(total, columns)
+        factors = torch.rand(total, dtype=torch.float32, device=device)
+        dots = torch.empty(total, -(-row.K // 32), dtype=torch.float32, device=device)
+        epilogue = GatedBackward(swiglu, False, pre, factors, o.d_a, dots)
+        return Made(Product(o.d_out[:tokens], o.weight, rows, UNSCALED, epilogue), out, o.sizes)
+    pre = torch.empty_like(o.out) if fused == "gated_pre" else None
+    product = Product(o.a[:tokens], o.weight.mT, rows, UNSCALED, Gated(swiglu, pre=pre))
+    return Made(product, o.a.new_empty(total, row.N // 2), o.sizes)
 
 
 def _block_scales(row: Row, device: torch.device | str) -> tuple[Tensor, Tensor]:
@@ -167,12 +194,6 @@ def _suited(row: Row, kind: Kind, among: Mapping[Kind, Sequence[Config]]) -> lis
     return [each for each in among[kind] if time_model.suits(each, kind, row.total_m / row.groups)]
 
 
-def _form_of(kind: Kind) -> Form:
-    """The form of products of a kind."""
-    scaling = {Scales.NONE: "none", Scales.LINES: "lines", Scales.BLOCKS: "blocks"}[kind.scaling]
-    return Form(kind.along, kind.b_major, kind.element_bytes, scaling=scaling)
-
-
 def _compile(config: CuteConfig, form: Form) -> None:
     compiled_cache.compiled(config, form, dtype_name(FP8) if form.operand_bytes == 1 else "bfloat16", "bfloat16")
 
@@ -197,7 +218,7 @@ def compile_ahead(
             for config in _suited(row, kind, among):
                 if isinstance(config, CuteConfig):
                     depth = row.N if pass_name.startswith("dA") else row.K
-                    form = _form_of(kind)
+                    form = form_of(kind)
                     jobs[config, form._replace(whole_rounds=config.whole_rounds(depth, form))] = None
                     continue
                 extents = 256 + row.N % 16, 256 + row.K % 16
@@ -227,6 +248,8 @@ def compile_ahead(
 def _check(made: Made, first: Tensor | None) -> None:
     """Raise ValueError unless a result matches the float64 product, or within twice its bound the first such result."""
     out, unit = made.out, _UNITS[made.product.a.element_size()]
+    if made.product.epilogue.activation is not None:
+        unit *= 2  # gate and up may be rounded, too: three half units
     if first is None:
         groups = out.unbind() if out.dim() == 3 else out.split(made.sizes)
         wrong = sum(count_wrong(groups, exact_products(made.product, made.sizes), unit))

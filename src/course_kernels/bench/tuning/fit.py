@@ -86,7 +86,7 @@ def samples(rows: Mapping[str, Mapping], source_of: Mapping[str, str]) -> list[S
                 continue
             N, K = (entry["N"], entry["K"]) if pass_name.startswith("forward") else (entry["K"], entry["N"])
             extents = Extents(total / groups, N, K, groups)
-            if pass_name == "dB":
+            if pass_name.startswith("dB"):
                 extents = Extents(entry["N"], entry["K"], total / groups, groups)
             found.append(Sample(source_of.get(name, name), f"{name} {pass_name}", kind, extents, us))
     return found

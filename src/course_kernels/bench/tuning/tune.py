@@ -19,7 +19,7 @@ from course_kernels.bench.tuning.fit import FEWEST, Sample, fit, leave_one_out, 
 from course_kernels.engine.tuning import Gpu, Kind, time_model
 from course_kernels.engine.tuning.configs_by_kind import Config, by_name
 from course_kernels.engine.tuning.gpu_constants import Candidate
-from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
+from course_kernels.engine.tuning.kinds import KINDS
 from course_kernels.files import write_atomically
 
 __all__ = ["SECONDS", "compact_rows", "compared", "compared_in_words", "constants", "sources", "tune", "write"]
@@ -59,7 +59,7 @@ def constants(
         tell: gets a line about how good the choices are, for each kind.
     """
     found = samples(rows, sources(rows))
-    kinds = [kind for kind in (*KINDS, *KINDS_8_BIT) if any(each.kind == kind for each in found)]
+    kinds = [kind for kind in config_times.KIND_OF_PASS.values() if any(each.kind == kind for each in found)]
     fitted = fit(found, gpu, kinds)
     judged = {"fitted": regret(found, fitted, gpu), "left out": leave_one_out(found, gpu)}
     for how, each in judged.items():
@@ -120,6 +120,7 @@ def tune(
     """
     rows, among, began = compact_rows(), config_times.here(triton_only), time.monotonic()
     passes = config_times.PASSES + (config_times.PASSES_8_BIT if runtime.supports_fp8() else ())
+    passes += tuple(name for name in config_times.PASSES_OF_LAYER if among.get(config_times.KIND_OF_PASS[name]))
     config_times.compile_ahead(rows, passes, among, tell=tell)
     compiled = time.monotonic() - began
     tell(f"compiled in {compiled:.0f} s")

@@ -375,8 +375,8 @@ def choose(form: Form, rows: float, size: tuple[int, int], depth: int, groups: i
 
 
 def _fastest(form: Form, kind: Kind, extents: Extents, gpu: Gpu | None) -> time_model.Estimate | None:
-    """The fastest estimate of this kernel whose configuration a form can have. An activation's epilogue is not counted:
-    its product is, with all columns of gate and up."""
+    """The fastest estimate of this kernel whose configuration a form can have. Of another activation than the measured
+    one, and where constants are those of products alone, the columns of gate and up count, not the epilogue."""
     if form.activation is None:
         return time_model.fastest(kind, extents, gpu, "cute")
     found = (each for each in time_model.ranking(kind, extents, gpu) if each.backend == "cute")
@@ -387,7 +387,7 @@ def _asked(form: Form, rows: float, size: tuple[int, int], depth: int, groups: i
     """Kind and extents of a product for the time model, which has no times of 8-bit operands along "k"."""
     scaling = Scales.NONE if form.operand_bytes > 1 else _scales(form.scaling == "blocks")
     extents = Extents(size[0], size[1], rows, groups) if form.along == "k" else Extents(rows, size[1], depth, groups)
-    return Kind(form.along, form.b_major, form.operand_bytes, scaling), extents
+    return Kind(form.along, form.b_major, form.operand_bytes, scaling, fused=form.fused), extents
 
 
 def _scales(blocks: bool) -> Scales:

@@ -11,14 +11,9 @@ from course_kernels.config import GemmConfig
 from course_kernels.engine.tuning.fallback_rules import amd_configs, with_block_scales
 from course_kernels.engine.tuning.gpu_distance import Gpu
 from course_kernels.engine.tuning.kinds import Kind
-from course_kernels.kernels.codes import Scales
-from course_kernels.kernels.cute_sm90.config import (
-    CONFIGS,
-    CONFIGS_8_BIT,
-    CONFIGS_ALONG_K,
-    CONFIGS_BLOCK_SCALED,
-    CuteConfig,
-)
+from course_kernels.kernels.codes import Activation, Function, Scales
+from course_kernels.kernels.cute_sm90.config import CuteConfig, configs_for
+from course_kernels.kernels.cute_sm90.form import Form
 
 Config: TypeAlias = CuteConfig | GemmConfig
 CUTE_ARCH = "sm_90"  # the only architecture of the kernel in CuTe DSL
@@ -61,6 +56,16 @@ _POINTERS_8_BIT = _table(
 )  # fmt: skip
 
 
+def form_of(kind: Kind) -> Form:
+    """The form of measured products of a kind. Those of a layer have SwiGLU as their activation."""
+    scaling = {Scales.NONE: "none", Scales.LINES: "lines", Scales.BLOCKS: "blocks"}[kind.scaling]
+    form = Form(kind.along, kind.b_major, kind.element_bytes, scaling=scaling)
+    if kind.fused == "gathered":
+        return form._replace(load="gather_b")
+    activated = dict(load="gather", epilogue=kind.fused, activation=Activation(Function.SILU))
+    return form._replace(**activated) if kind.fused else form
+
+
 def _triton(kind: Kind, family: str) -> tuple[GemmConfig, ...]:
     described = family == "descriptors"
     if kind.element_bytes == 1:
@@ -78,14 +83,15 @@ def _small(kind: Kind) -> tuple[GemmConfig, ...]:
 
 
 def _cute(kind: Kind) -> tuple[CuteConfig, ...]:
-    if kind.element_bytes == 2:
-        return CONFIGS_ALONG_K if kind.along == "k" else CONFIGS
     # It reads 8-bit operands with their depth contiguous. The time model adds a copy to its time.
-    return () if kind.b_major == "n" else CONFIGS_BLOCK_SCALED if kind.scaling == Scales.BLOCKS else CONFIGS_8_BIT
+    return () if kind.b_major == "n" and kind.element_bytes == 1 else configs_for(form_of(kind))
 
 
 def offered(kind: Kind, gpu: Gpu, triton_only: bool = False) -> tuple[Config, ...]:
     """The configurations that are measured for products of a kind on a GPU: those that fit into its shared memory."""
+    of_cute = _cute(kind) if gpu.arch == CUTE_ARCH and not triton_only else ()
+    if kind.fused:
+        return of_cute
     if gpu.family == "amd":
         found = tuple(config for configs in amd_configs(gpu.arch, kind.along).values() for config in configs)
     else:
@@ -97,16 +103,16 @@ def offered(kind: Kind, gpu: Gpu, triton_only: bool = False) -> tuple[Config, ..
 
     if gpu.uses_tma and not all(map(fits, found)):
         found += _small(kind)
-    of_cute = _cute(kind) if gpu.arch == CUTE_ARCH and not triton_only else ()
     return (*of_cute, *filter(fits, found))
 
 
 @functools.cache
 def by_name(kind: Kind) -> Mapping[str, Config]:
     """Every configuration that some GPU has constants for, by its name in records."""
-    found = [*_cute(kind), *_triton(kind, "descriptors"), *_triton(kind, "pointers")]
-    found += _small(kind)
-    found += [each for arch in ("gfx942", "gfx950") for of in amd_configs(arch, kind.along).values() for each in of]
+    found = [*_cute(kind)]
+    if not kind.fused:
+        found += [*_triton(kind, "descriptors"), *_triton(kind, "pointers"), *_small(kind)]
+        found += [each for arch in ("gfx942", "gfx950") for of in amd_configs(arch, kind.along).values() for each in of]
     return {name_of(config): config for config in found}
 
 

@@ -101,7 +101,7 @@ def source_for(gpu: Gpu, kind: Kind) -> Source:
 def _that_run(measured: Measured, asked: Kind, kind: Kind, gpu: Gpu) -> list[Candidate]:
     """The candidates of a file that run on a GPU and fit into its shared memory. The kernel in CuTe DSL computes no
     batches, and needs the measured architecture. Empty if no remaining Triton tile has 64 rows: then low tiles would
-    be chosen for large groups."""
+    be chosen for large groups. Products that a layer of experts fuses are those of the kernel in CuTe DSL alone."""
     limits = dict(capability=gpu.capability, shared_limit=gpu.shared_limit, uses_tma=gpu.uses_tma)
     found = [
         each
@@ -113,7 +113,7 @@ def _that_run(measured: Measured, asked: Kind, kind: Kind, gpu: Gpu) -> list[Can
         )
     ]
     heights = [each.config.block_m for each in found if isinstance(each.config, GemmConfig)]
-    return found if max(heights, default=0) >= 64 else []
+    return found if asked.fused or max(heights, default=0) >= 64 else []
 
 
 def _scaled(candidate: Candidate, measured: Gpu, gpu: Gpu) -> Candidate:

@@ -9,8 +9,12 @@ from course_kernels.kernels.codes import Scales
 ALONG = ("m", "k", "batch", "masked")
 
 
+# What kernels do in a layer of experts beside its products.
+FUSED = ("gated", "gated_pre", "gated_backward", "gathered")
+
+
 class Kind(NamedTuple):
-    """The common properties of products that run the same code. As text: "m,k", "m,n fp8 blocks", "k,n tf32".
+    """The common properties of products that run the same code. As text: "m,k", "m,n fp8 blocks", "m,k gated".
 
     Attributes:
         along: the layout of the groups: "m" or "k", the extent that they divide; "batch", equally many rows in each;
@@ -19,6 +23,9 @@ class Kind(NamedTuple):
         element_bytes: of an operand's element.
         scaling: the factors that the operands have.
         precision: of the multiplication of 4-byte elements, "ieee" or "tf32".
+        fused: what the kernel in CuTe DSL does in a layer of experts: gather rows, then store an activation ("gated"),
+            its argument, too ("gated_pre"), or the argument's gradient ("gated_backward"); or gather lines along K
+            ("gathered"). "" for a product alone.
     """
 
     along: str
@@ -26,11 +33,13 @@ class Kind(NamedTuple):
     element_bytes: int = 2
     scaling: Scales = Scales.NONE
     precision: str = "ieee"
+    fused: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Kind:
         """Parse a kind from text, as in the keys of constants and records. ValueError for any other text."""
         form, *words = text.split(" ")
+        fused = words.pop() if words and words[-1] in FUSED else ""
         along, _, b_major = form.partition(",")
         numbers, scaling = {
             (): (2, Scales.NONE), ("fp8",): (1, Scales.LINES), ("fp8", "blocks"): (1, Scales.BLOCKS),
@@ -38,11 +47,12 @@ class Kind(NamedTuple):
         }.get(tuple(words), (0, Scales.NONE))  # fmt: skip
         if along not in ALONG or b_major not in ("k", "n") or not numbers:
             raise ValueError(f"{text!r} is no kind of products")
-        return cls(along, b_major, numbers, scaling, "tf32" if words == ["tf32"] else "ieee")
+        return cls(along, b_major, numbers, scaling, "tf32" if words == ["tf32"] else "ieee", fused)
 
     def __str__(self) -> str:
         numbers = {1: " fp8", 2: ""}.get(self.element_bytes, " tf32" if self.precision == "tf32" else " fp32")
-        return f"{self.along},{self.b_major}{numbers}" + " blocks" * (self.scaling == Scales.BLOCKS)
+        blocks = " blocks" * (self.scaling == Scales.BLOCKS)
+        return f"{self.along},{self.b_major}{numbers}{blocks} {self.fused}".rstrip()
 
     @property
     def kernel(self) -> str:
@@ -56,8 +66,9 @@ class Kind(NamedTuple):
 
     @property
     def stand_in(self) -> Kind:
-        """The kind whose constants serve this one if it has none: "m" for batches and masked groups."""
-        return self._replace(along="m") if self.along in ("batch", "masked") else self
+        """The kind whose constants serve this one if it has none: "m" for batches and masked groups, a product alone
+        for one of a layer."""
+        return self._replace(along="m" if self.along in ("batch", "masked") else self.along, fused="")
 
     @property
     def title(self) -> str:
@@ -82,7 +93,10 @@ class Extents(NamedTuple):
         return not (self.M and self.N and self.K and self.G)
 
 
-# The measured kinds: a layer's forward pass and both gradients; then 8-bit operands with factors of rows and columns,
-# or of blocks.
+# The measured kinds: a linear layer's forward pass and both gradients; then 8-bit operands with factors of rows and
+# columns, or of blocks.
 KINDS = (Kind("m", "k"), Kind("m", "n"), Kind("k", "n"))
 KINDS_8_BIT = tuple(Kind("m", major, 1, scaling) for major in "kn" for scaling in (Scales.LINES, Scales.BLOCKS))
+# The first product of a layer of experts, without and with a backward; of its backward, the first product, and a
+# weight's gradient.
+KINDS_OF_LAYER = tuple(Kind.parse(f"{each} {fused}") for each, fused in zip(("m,k", "m,k", "m,n", "k,n"), FUSED))

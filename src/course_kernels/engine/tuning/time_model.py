@@ -39,6 +39,8 @@ SPREADS = (
 # The measured ranges: binary logarithms of rows (or depth) of a group, N, K (or M) and the number of groups.
 _MEASURED = ((-1.0, 15.0), (8.5, 14.5), (8.5, 14.5), (0.0, 8.0))
 _CENTRE = (8.0, 11.0, 11.0, 5.0)
+# Elements that a product writes, or reads beside A and B, for each of its own, with a gate.
+_BESIDE = {"gated": 0.5, "gated_pre": 1.5, "gated_backward": 5.0}
 
 
 class Estimate(NamedTuple):
@@ -83,7 +85,7 @@ def work(config: CuteConfig | GemmConfig, kind: Kind, extents: Extents, spread: 
     average. In a batch, and with masked groups, all groups have the average size."""
     M, N, K, G = extents
     cute, size = isinstance(config, CuteConfig), kind.element_bytes
-    of_result = max(2, size)
+    of_result = max(2, size) * _BESIDE.get(kind.fused, 1)
     tile_m, tile_n, tile_k = (config.tile_m, config.tile_n, config.tile_k) if cute else config.block
     paired = cute and config.cluster == 2
     columns = -(-N // tile_n)

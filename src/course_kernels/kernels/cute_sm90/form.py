@@ -71,6 +71,13 @@ class Form(NamedTuple):
         return GATHERED.get(self.load)
 
     @property
+    def fused(self) -> str:
+        """What a layer of experts fuses with the product, as the time model names it: "" without gathered lines."""
+        if not self.gathered:
+            return ""
+        return "gathered" if self.along == "k" else self.epilogue if self.activation else GATED
+
+    @property
     def pre_halves(self) -> int:
         """Halves of the activation's argument: 2 where it has a gate, else 1; 0 without an activation."""
         return 0 if self.activation is None else 1 + self.activation.gated

@@ -18,7 +18,7 @@ from course_kernels.dtypes import FP8
 from course_kernels.engine import triton_launch as triton
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.tuning import Gpu, Kind, time_model
-from course_kernels.engine.tuning.configs_by_kind import name_of, offered
+from course_kernels.engine.tuning.configs_by_kind import form_of, name_of, offered
 from course_kernels.kernels.codes import Scales
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 
@@ -126,7 +126,8 @@ def test_operands_of_a_row_suit_the_hopper_kernel():
         assert bool(form) == bool(offered)
         if kind.element_bytes == 1:
             assert made.product.a.dtype == FP8
-            assert form is None or form == config_times._form_of(kind)
+        if kind.element_bytes == 1 or kind.fused:
+            assert form is None or form == form_of(kind)
             assert form is None or all(each.why_not(form) is None for each in offered)
 
 
@@ -186,7 +187,7 @@ def test_kernels_are_compiled_before_they_are_measured(monkeypatch):
     for kind in map(Kind.parse, ("m,k", "m,k fp8", "m,k fp8 blocks")):
         suited = [each for each in AMONG[kind] if time_model.suits(each, kind, 20.0)]
         cute_jobs = [each for each in suited if isinstance(each, CuteConfig)]
-        form = config_times._form_of(kind)
+        form = form_of(kind)
         wanted = {
             (each, form._replace(whole_rounds=each.whole_rounds(K, form))) for each in cute_jobs for K in (ROW.K, 1024)
         }

@@ -11,7 +11,7 @@ from course_kernels.bench.tuning import config_times, fit, tune
 from course_kernels.engine.tuning import Extents, Gpu, Kind, gpu_constants, time_model
 from course_kernels.engine.tuning.configs_by_kind import by_name, offered
 from course_kernels.engine.tuning.gpu_constants import Constants
-from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
+from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT, KINDS_OF_LAYER
 from tuning_shapes import PROVENANCE
 
 GPU = Gpu("sm_90", 132, 4.8)
@@ -58,7 +58,7 @@ def few_rows(monkeypatch):
     monkeypatch.setattr(fit, "STEPS", 4)
     monkeypatch.setattr(config_times, "compile_ahead", lambda rows, passes, among, tell: tell(f"{len(rows)} ahead"))
     monkeypatch.setattr(
-        config_times, "here", lambda triton_only: {k: offered(k, GPU, triton_only) for k in (*KINDS, *KINDS_8_BIT)}
+        config_times, "here", lambda only: {k: offered(k, GPU, only) for k in config_times.KIND_OF_PASS.values()}
     )
     monkeypatch.setattr(config_times, "measure", stand_in)
     return rows
@@ -71,8 +71,9 @@ def test_tuning_measures_fits_and_writes_what_the_library_asks(few_rows, monkeyp
     failed = tune.tune(out, gpu, PROVENANCE, record=record, tell=told.append)
     assert out == tmp_path / "h20.json"
     try:
-        for kind in (*KINDS, *KINDS_8_BIT):
+        for kind in (*KINDS, *KINDS_8_BIT, *KINDS_OF_LAYER):
             assert time_model.fastest(kind, Extents(256.0, 2048, 2048, 64), GPU), kind
+            assert gpu_constants.source_for(GPU, kind).kind == kind
     finally:
         monkeypatch.undo()
         time_model.forget()

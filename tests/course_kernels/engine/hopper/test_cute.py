@@ -19,6 +19,9 @@ from course_kernels.engine.options import Options
 from course_kernels.engine.product import Product, typical_rows
 from course_kernels.engine.signature import signature
 from course_kernels.engine.tuning import Extents, Gpu, Kind, time_model
+from course_kernels.engine.tuning.configs_by_kind import form_of as form_of_kind
+from course_kernels.engine.tuning.kinds import KINDS_OF_LAYER
+from course_kernels.kernels.codes import Activation, Function
 from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, LARGE_BLOCK_SCALED, configs_for
 from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.packed import checks
@@ -33,7 +36,7 @@ PLAIN, ROW_MAJOR, ALONG_K = Form(), Form("m", "n"), Form("k", "n")
 OF_LINES, OF_BLOCKS = (Form("m", "k", 1, scaling=scaling) for scaling in ("lines", "blocks"))
 DEEP_LINES, DEEP_BLOCKS = (each._replace(along="k") for each in (OF_LINES, OF_BLOCKS))
 ADDED = ALONG_K._replace(epilogue="add")
-FORMS = [PLAIN, ROW_MAJOR, ALONG_K, OF_LINES, OF_BLOCKS, DEEP_LINES, DEEP_BLOCKS]
+FORMS = [PLAIN, ROW_MAJOR, ALONG_K, OF_LINES, OF_BLOCKS, DEEP_LINES, DEEP_BLOCKS, *map(form_of_kind, KINDS_OF_LAYER)]
 
 hopper = pytest.mark.gpu
 SIZES = (0, 300, 1, 128, 0, 513, 77, 0)
@@ -535,6 +538,23 @@ def test_groups_of_16_bits_take_what_the_time_model_expects_to_be_the_fastest():
         assert cute.choose(form, 100, (800, 2048), 1024, 8, GPU) == expected
     expected = time_model.fastest(Kind("k", "n"), Extents(1536, 2048, 100, 8), GPU, "cute").config
     assert cute.choose(ALONG_K, 100, (1536, 2048), 0, 8, GPU) == expected
+
+
+def test_a_layer_takes_what_was_measured_of_its_own_products():
+    """Gathered rows cost more the narrower a tile is. Another activation, or rows in pieces, change no choice."""
+    differ = 0
+    for kind in KINDS_OF_LAYER:
+        form = form_of_kind(kind)
+        for extents in (Extents(800, 1024, 1536, 40), Extents(100, 2048, 1024, 8)):
+            rows, size = (extents.K, extents[:2]) if kind.along == "k" else (extents.M, (0, extents.N))
+            chosen = cute.choose(form, rows, size, extents.K, extents.G, GPU)
+            assert chosen == time_model.fastest(kind, extents, GPU, "cute").config
+            plain = time_model.fastest(kind.stand_in, extents, GPU, "cute").config
+            differ += chosen != plain.fitted(form)
+    assert differ >= 4
+    gated = form_of_kind(KINDS_OF_LAYER[0])
+    for other in (gated._replace(rows="pieces"), gated._replace(activation=Activation(Function.GELU), bias_bytes=4)):
+        assert cute.choose(other, 800, (0, 1024), 1536, 40, GPU) == cute.choose(gated, 800, (0, 1024), 1536, 40, GPU)
 
 
 def test_without_constants_for_a_gpu_there_is_a_choice_all_the_same():

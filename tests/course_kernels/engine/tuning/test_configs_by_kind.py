@@ -6,8 +6,8 @@ import pytest
 
 from course_kernels.config import GemmConfig
 from course_kernels.engine.tuning import Gpu
-from course_kernels.engine.tuning.configs_by_kind import by_name, offered
-from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
+from course_kernels.engine.tuning.configs_by_kind import by_name, form_of, offered
+from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT, KINDS_OF_LAYER
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 
 GPUS = {
@@ -35,6 +35,18 @@ def test_a_gpu_measures_what_runs_there(name):
         heights = {each.block_m for each in of_triton}
         assert max(heights) >= 64
         assert kind.along == "k" or min(heights) == 16
+
+
+def test_a_layer_is_measured_of_the_kernel_in_cute_dsl_alone():
+    for kind in KINDS_OF_LAYER:
+        found = offered(kind, GPUS["H200"])
+        assert len(found) >= 6
+        assert set(found) == set(by_name(kind).values())
+        assert all(each.why_not(form_of(kind)) is None for each in found)
+        assert form_of(kind).fused == kind.fused
+        others = [gpu for name, gpu in GPUS.items() if name != "H200"]
+        assert not any(offered(kind, gpu) for gpu in others)
+        assert not offered(kind, GPUS["H200"], triton_only=True)
 
 
 def test_names_tell_configurations_apart():

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from course_kernels.engine.tuning import Extents, Gpu, Kind, gpu_constants, time_model
-from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
+from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT, KINDS_OF_LAYER
 from course_kernels.kernels.cute_sm90.config import PINGPONG
 
 H200, H100 = Gpu("sm_90", 132, 4.81, 1.98), Gpu("sm_90", 132, 3.35, 1.98)
@@ -93,6 +93,13 @@ def test_arithmetic_is_scaled_by_the_clock_and_nothing_else():
         block_us=2 * own.constants.block_us, tile_us=2 * own.constants.tile_us
     )
     assert source(H200._replace(clock=None)).candidates[0] == own
+
+
+def test_products_of_a_layer_have_constants_of_their_own_or_those_of_a_kin():
+    for kind in KINDS_OF_LAYER:
+        assert all(source(gpu, kind).kind == kind for gpu in (H200, H100))
+        assert {each.backend for each in source(H200, kind).candidates} == {"cute"}
+        assert source(Gpu("sm_100", 148, 8.0), kind).kind == kind.stand_in, "the kernel in CuTe DSL is for Hopper"
 
 
 def test_batches_and_masked_groups_take_the_constants_of_ragged_rows():
