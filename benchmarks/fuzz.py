@@ -40,7 +40,7 @@ import fuzz_cases
 from course_kernels import runtime
 from course_kernels.bench import loaded
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.plans import plans
+from course_kernels.engine.plans import PlanCache
 from course_kernels.engine.product import Product
 from course_kernels.kernels.cute_sm90.config import configs_for
 from course_kernels.testing.grouped_cases import GroupedCase, check, random_case
@@ -197,7 +197,7 @@ def judge(
         else:
             case = fuzz_cases.case_of(api, number, largest, most_groups, backend)
         if backend == "cute":
-            plans.clear()  # a plan of an earlier case may have another configuration
+            PlanCache.clear_all()  # a plan of an earlier case may have another configuration
         if (case.dtype.itemsize == 1 or api == "quantize") and not runtime.supports_fp8():
             continue
         again = f"--api {api} --count 1 --seed {number} --largest {largest} --most-groups {most_groups}"

@@ -15,9 +15,11 @@ from course_kernels.distributed.rows import total
 from course_kernels.distributed.transports import peers
 from course_kernels.distributed.transports.peers import Peers
 from course_kernels.dtypes import FP8
+from course_kernels.engine.product import Pieces
 from course_kernels.fp8.lines import quantize_lines
-from course_kernels.moe import ACTIVATIONS, Lora, Routing
+from course_kernels.moe import ACTIVATIONS, Lora, Routing, layer
 from course_kernels.moe import moe_feed_forward as judged_by
+from course_kernels.moe.form import Arriving, Form, Operands
 from course_kernels.moe.lora import NAMES as ADAPTERS
 from course_kernels.moe.steps import combine
 from course_kernels.testing.tolerance import compare, compare_exact
@@ -186,6 +188,42 @@ class Route(Call):
         ends = torch.bincount(expert, minlength=experts)[:experts].cumsum(0)
         for (name, one), other in zip(found._asdict().items(), (ends, order // self.top_k, order, rows)):
             same(one, other.int(), name)
+
+
+@dataclass(frozen=True)
+class InPieces(Call):
+    """A layer and its gradients on rows that come in two pieces of each expert, which are there. The layer of whole
+    rows says what is right, to the last bit. sizes, tail: as for ``FeedForward``."""
+
+    api = "expert_parallel"
+    tail: int = 5
+    top_k: int = 2
+    hidden: int = 24
+    inner: int = 40
+
+    def _run(self, memory: Memory, backend: str) -> None:
+        ids = chosen(self.sizes, self.tail, self.top_k, self.seed)
+        layer_of = dict(sizes=self.sizes, dtype=self.dtype, values=self.values, hidden=self.hidden, inner=self.inner)
+        drawn, _ = FeedForward(**layer_of)._operands(memory, ids)
+        x, weights, gate_up, down = (memory.give(name, each) for name, each in drawn.items())
+        there = memory.ends("top_k_index", ids.tolist(), torch.int64)
+        routing = Routing.of(there, len(self.sizes), backend="auto" if backend == "cute" else backend)
+        ends = routing.ends.cpu()
+        begins = torch.cat([ends.new_zeros(1), ends[:-1]])
+        middles = (begins + ends) // 2
+        starts, stops = torch.cat([begins, middles]).tolist(), torch.cat([middles, ends]).tolist()
+        parts = (memory.ends(*each, torch.int32) for each in (("starts", starts), ("ends", stops), ("arrived", [0, 1])))
+        pieces = Pieces(*parts, milliseconds=60_000)
+        operands, form = Operands(x, gate_up, down, weights), Form(ACTIVATIONS["swiglu"], backend=backend)
+        grad, needs = memory.give("grad", memory.numbers(x.shape, self.dtype)), (True,) * 4 + (False,) * 2
+        found = []
+        for arriving in (None, Arriving(lambda columns: pieces, lambda: None)):
+            out, pre = layer.forward(operands, routing, form, True, arriving=arriving)
+            grads = layer.backward(grad, operands, pre, routing, form, needs, arriving=arriving)
+            found.append([out, pre[: int(ends[-1])], *grads[:4]])
+        names = ("the result", "the activation's argument", *(f"the gradient of {name}" for name in Operands._fields))
+        for name, whole, in_pieces in zip(names, *found):
+            same(in_pieces, whole.cpu(), f"{name} in pieces")
 
 
 @dataclass(frozen=True)

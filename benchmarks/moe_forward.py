@@ -21,7 +21,7 @@ from moe_api import Case, Layer
 
 REPEATS = 15
 TOKENS = (1, 64, 256, 1024, 4096, 16384)
-MODELS = ("mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b", "gpt-oss-120b", "granite-3.0-3b-a800m")
+MODELS = ("granite-3.0-3b-a800m", "qwen3-30b-a3b", "gpt-oss-120b", "mixtral-8x7b", "deepseek-v3")
 
 
 def flashinfer(layer: Layer) -> Callable[[], Tensor]:

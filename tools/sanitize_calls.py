@@ -21,7 +21,7 @@ import torch
 import course_kernels as ck
 from calls import Call
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.plans import plans
+from course_kernels.engine.plans import PlanCache
 from course_kernels.engine.scaling import BLOCK_SCALINGS
 from course_kernels.engine.tuning import gpu_constants, time_model
 from course_kernels.kernels.cute_sm90.config import (
@@ -32,11 +32,11 @@ from course_kernels.kernels.cute_sm90.config import (
     CuteConfig,
     configs_for,
 )
-from course_kernels.kernels.cute_sm90.form import GATED_PRE, Form
+from course_kernels.kernels.cute_sm90.form import GATED, GATED_BACKWARD, GATED_PRE, Form
 from course_kernels.moe import ACTIVATIONS
 from fuzz_cases import without_triton
 from layer_calls import Accumulate, Gmm, Sums, Tgmm
-from moe_calls import FeedForward, Journey, Route
+from moe_calls import FeedForward, InPieces, Journey, Route
 from scaled_calls import BlockScaled, DeepGemm, Pack, Quantize
 
 
@@ -225,7 +225,8 @@ def cute_layers() -> list[Called]:
         # Rounded weights keep their layout. In one direction the kernel needs a copy, which pays where rows are many.
         training = float8 | dict(recipe=how, **(dict(sizes=(1300, 900)) if how == "blockwise" else {}))
         found += [(0, training), (1, training | dict(main_grads=True, dtype=half)), (0, float8 | dict(scales=how))]
-    return [Called(FeedForward(**whole | each), "cute", place) for place, each in found]
+    layers = [Called(FeedForward(**whole | each), "cute", place) for place, each in found]
+    return [*layers, *(Called(InPieces(**whole), "cute", place) for place in range(places))]
 
 
 def run_called(called: Called) -> str:
@@ -234,26 +235,30 @@ def run_called(called: Called) -> str:
         if called.backend == "cute":
             stack.enter_context(without_triton())
         if called.config is not None:
-            plans.clear()  # one of an earlier case may have another configuration
+            PlanCache.clear_all()  # a plan of an earlier case may have another configuration
             chosen = stack.enter_context(unittest.mock.patch.object(cute, "choose", side_effect=called.choose))
         called.call.check(ck.runtime.device(), called.backend, guards=False)
     done = f"{called.call.api} of {len(called.call.sizes)}"
     if not isinstance(called.config, int):
         return done
-    forms = {(form.along, form.load, form.epilogue) for form, *_ in (each.args for each in chosen.call_args_list)}
+    asked = (each.args[0] for each in chosen.call_args_list)
+    forms = {(form.along, form.load, form.epilogue, form.rows) for form in asked}
     if missing := forms_of(called.call) - forms:
         raise AssertionError(f"{called}: the kernel in CuTe DSL was not asked for {sorted(missing)}")
     return f"{done}, {len(forms)} forms"
 
 
-def forms_of(call: FeedForward) -> set[tuple[str, str, str]]:
-    """The forms of the CuTe kernel that a layer needs with 16 bits: which extent groups share, load, epilogue."""
+def forms_of(call: FeedForward | InPieces) -> set[tuple[str, str, str, str]]:
+    """The forms of the CuTe kernel that a layer needs with 16 bits: which extent groups share, load, epilogue, rows."""
+    plain = ("m", "tma", "store", "ends")
+    if isinstance(call, InPieces):
+        return {("m", "gather", epilogue, "pieces") for epilogue in (GATED_PRE, GATED_BACKWARD)}
     if call.scales or call.recipe:
         return set()
     if call.weights_on == "input" or (call.with_grads and not call.concatenated):
-        return {("m", "tma", "store")}
+        return {plain}
     if not call.with_grads:
-        return {("m", "gather", "gated"), ("m", "tma", "store")}
+        return {("m", "gather", GATED, "ends"), plain}
     of_weights = "add" if call.main_grads else "store"
-    gathered = {("k", load, of_weights) for load in ("gather", "gather_b")}
-    return {("m", "gather", "gated_pre"), ("m", "gather", "gated_backward"), ("m", "tma", "store"), *gathered}
+    gathered = {("k", load, of_weights, "ends") for load in ("gather", "gather_b")}
+    return {*(("m", "gather", epilogue, "ends") for epilogue in (GATED_PRE, GATED_BACKWARD)), plain, *gathered}

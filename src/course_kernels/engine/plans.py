@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +27,10 @@ MAX_PLANS = 4096
 class PlanCache:
     """Plans by signature, thread-safe. A full cache drops its oldest plan."""
 
+    _all: ClassVar[weakref.WeakSet[PlanCache]] = weakref.WeakSet()
+
     def __init__(self, size: int = MAX_PLANS):
+        self._all.add(self)
         self._size, self._plans, self._lock = size, {}, threading.Lock()
         self.get = self._plans.get  # reading a dict needs no lock
 
@@ -41,6 +45,12 @@ class PlanCache:
         """Forget every plan."""
         with self._lock:
             self._plans.clear()
+
+    @classmethod
+    def clear_all(cls) -> None:
+        """Forget the plans of all caches: of products, layers, launches. For who replaces what plans depend on."""
+        for cache in list(cls._all):
+            cache.clear()
 
     def __len__(self) -> int:
         return len(self._plans)

@@ -120,3 +120,11 @@ def test_an_offer_is_asked_for_once(monkeypatch, plans, taken):
         found = kept.find_offered(product, Options(), out, lambda: problem)
         assert (found.plan is not None) is taken
         assert (len(asked), len(plans)) == (1, 1), calls
+
+
+def test_all_plans_can_be_forgotten_at_once():
+    first, second = kept.PlanCache(), kept.PlanCache()
+    for cache in (first, second):
+        cache.put("key", "plan")
+    kept.PlanCache.clear_all()
+    assert (len(first), len(second)) == (0, 0)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from course_kernels.moe import launching, layer, layer_plan, routing
-
-KEPT = layer_plan.plans, layer._kept, launching._launches, routing._sortings
+from course_kernels.engine.plans import PlanCache
 
 
 @pytest.fixture(autouse=True)
 def no_plans():
-    for plans in KEPT:
-        plans.clear()
+    PlanCache.clear_all()
     yield
-    for plans in KEPT:
-        plans.clear()
+    PlanCache.clear_all()
