@@ -46,8 +46,17 @@ def run(command: list[str], directory: pathlib.Path = ROOT, tell: str | None = N
         finally:
             killer.cancel()
     if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{''.join(printed)[-8000:]}")
+        raise RuntimeError(f"{' '.join(command)} failed:\n{_telling(''.join(printed))}")
     return "".join(printed)
+
+
+def _telling(printed: str) -> str:
+    """What a failed command printed last, and a sanitizer's first report before it, with the case that ran last: the
+    reports after it are often of what it broke."""
+    lines = printed.splitlines()
+    first = next((i for i, line in enumerate(lines) if re.match(r"=+ (?!COMPUTE-SANITIZER)\S", line)), None)
+    report = [] if first is None else [*lines[max(0, first - 3) : first + 40], "..."]
+    return "\n".join([*report, printed[-6000:]])
 
 
 def pytest_counts(printed: str) -> dict[str, int]:
@@ -70,7 +79,7 @@ def sanitized(tool: str, kernels: str, names: Sequence[str]) -> dict[str, int]:
     summary = {"memcheck": r"ERROR SUMMARY: (\d+) errors?", "racecheck": r"RACECHECK SUMMARY: (\d+) hazards?"}[tool]
     found = re.search(summary, printed)
     if not cases or not found or int(found[1]):
-        raise RuntimeError(f"{tool} is not clean:\n{printed[-6000:]}")
+        raise RuntimeError(f"{tool} is not clean:\n{_telling(printed)}")
     return {"cases": int(cases[1]), "errors": int(found[1])}
 
 
@@ -110,6 +119,7 @@ def sanitizers(kernels: str) -> dict[str, dict[str, int]]:
     processes = sum(SHARES.values())
     with ThreadPoolExecutor(processes) as pool:
         list(pool.map(lambda part: run(_cases(kernels, part)), _dealt(names, processes)))
+        print(f"{len(names)} cases are compiled", flush=True)
         running = {
             pool.submit(sanitized, tool, kernels, share): tool
             for tool, shares in SHARES.items()

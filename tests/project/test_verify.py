@@ -64,6 +64,20 @@ def test_what_a_tool_finds_is_an_error_and_printed_at_once(commands, capsys, too
     assert said in capsys.readouterr().out
 
 
+def test_an_error_tells_the_first_report_and_the_case_before_it(monkeypatch):
+    """What follows may be hundreds of reports of what the first one broke."""
+    printed = ["========= COMPUTE-SANITIZER", "case-1: exact; ran", "case-2: exact; ran"]
+    printed += ["========= Invalid __global__ read of size 4 bytes", "=========     at a_kernel"]
+    printed += ["========= Program hit an error on a call"] * 2000 + ["========= ERROR SUMMARY: 2001 errors"]
+    command = [sys.executable, "-c", "import sys; print(sys.argv[1]); sys.exit(1)", "\n".join(printed)]
+    with pytest.raises(RuntimeError) as raised:
+        verify.run(command)
+    told = str(raised.value).split("failed:\n")[1]
+    assert "case-2: exact; ran\n========= Invalid __global__ read" in told[:200]
+    assert told.rstrip().endswith("========= ERROR SUMMARY: 2001 errors")
+    assert len(told) < 10_000
+
+
 def test_no_case_at_all_is_an_error(commands, monkeypatch):
     monkeypatch.setattr(verify, "run", lambda command: "warning: nothing else\n")
     with pytest.raises(RuntimeError, match="no cases of triton to run"):

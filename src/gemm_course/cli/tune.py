@@ -18,7 +18,7 @@ examples:
   course tune --triton-only --out triton.json   as on a GPU without the kernel in CuTe DSL
 
 A model of time chooses kernel and configuration of 16-bit and FP8 products. Its constants are fitted to times of the
-Triton kernels, and of the kernel in CuTe DSL on a Hopper GPU with the extra cutlass. It takes about three minutes.
+Triton kernels, and of the kernel in CuTe DSL on a Hopper GPU with the extra cutlass. It takes about five minutes.
 
 exit codes: 0 measured; 1 a configuration failed or was wrong (the others are in the file); 2 wrong usage;
             3 no GPU to measure on
@@ -28,7 +28,7 @@ _LIST = "course tune --list shows what would be measured"
 
 def run(
     limit_seconds: Annotated[
-        float | None, Option(metavar="S", help="begin no shape after this time, compiling included (default: 150)")
+        float | None, Option(metavar="S", help="begin no shape after this time, compiling included (default: 240)")
     ] = None,
     triton_only: Annotated[bool, Option("--triton-only", help="leave out the kernel in CuTe DSL")] = False,
     out: Annotated[File, Option(metavar="FILE", help="the file (default: the library's, for this GPU)")] = None,
