@@ -616,6 +616,29 @@ def other_rows(world):
     return True
 
 
+def other_numbers(world):
+    """A rank with another number of experts, or of tokens at most: all ranks raise, and say what they have."""
+    x, ids, weights, _ = (each[world.rank] for each in tokens_of(world, sizes=(4,)))
+    local, last = EXPERTS // world.size, world.rank == world.size - 1
+    experts = EXPERTS * (1 + last)
+    cases = [(None, "num_experts", EXPERTS, 2 * EXPERTS)]
+    if world.device.type == "cpu":
+        cases.append((SharedMemory(world.group, local * (1 + last), 10), "num_experts", EXPERTS, 2 * EXPERTS))
+        cases.append((SharedMemory(world.group, local, 10 + last), "max_tokens", 10, 11))
+    for transport, name, usual, of_last in cases:
+        ep = ExpertParallel(world.group, experts if name == "num_experts" else EXPERTS)
+        ep.transport = transport or ep.transport
+        try:
+            ep.dispatch(x, ids, weights)
+            return f"another {name} is not refused"
+        except ValueError as error:
+            mine, other = (of_last, f"{usual} on rank 0") if last else (usual, f"{of_last} on rank {world.size - 1}")
+            words = f"{name} must be the same on all ranks, got {mine} on rank {world.rank} and {other}"
+            if str(error) != words:
+                return str(error)
+    return True
+
+
 SYMMETRIC = dict(transport="symmetric", max_tokens=12)
 
 
@@ -690,7 +713,7 @@ BOTH = {
         unequal, bfloat16, weights_on_input, one_rank_has_all_tokens, all_go_to_one_rank, no_rank_has_tokens,
         one_expert_thrice, ids_that_are_no_expert, narrow_ids, in_chunks, with_adapters, in_float8, each_token_once,
         one_sum_a_rank, deterministic, pending, unrouted, torchtitan_dispatcher, symmetric_in_shared_memory,
-        symmetric_forward, symmetric_gradients, other_rows, benchmark, refused,
+        symmetric_forward, symmetric_gradients, other_rows, other_numbers, benchmark, refused,
     )
 }  # fmt: skip
 LAST = {"dead_rank": dead_rank, "other_gradients": other_gradients}

@@ -92,8 +92,8 @@ class ExpertParallel:
         rank, if their experts are drawn alike, and ``max_tokens`` rows are 32 MiB or more, copy engines bring all of a
         rank's tokens to each other rank, without SMs. On Hopper, the first product of the layer then begins with the
         rank's own tokens while others arrive, and so does that of its backward; without chunks and adapters.
-        All ranks have the same dtype and width of x. "all_to_all" checks it whenever it plans with x, "symmetric" only
-        where it allocates its buffer.
+        All ranks have the same arguments, and the same dtype and width of x. "all_to_all" checks it whenever it plans
+        with x, "symmetric" only where it allocates its buffer.
 
     Examples:
         >>> from course_kernels.distributed import ExpertParallel  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Whether all ranks send rows of the same dtype and width."""
+"""Whether all ranks have the same numbers, and send rows of the same dtype and width."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ UNKNOWN = 0
 def form_of(rows: Tensor | None) -> int:
     """A number for the dtype and width of rows (any, width), which ranks tell each other; ``UNKNOWN`` of None."""
     return UNKNOWN if rows is None else 1 + rows.shape[1] * len(_DTYPES) + _DTYPES.index(rows.dtype)
+
+
+def check_same(name: str, values: Sequence[int], here: int) -> None:
+    """Raise, on every rank, unless the argument ``name`` has the same value on all of them: ``values``, by rank."""
+    other = next((rank for rank, value in enumerate(values) if value != values[here]), None)
+    if other is not None:
+        raise ValueError(
+            f"{name} must be the same on all ranks, got {values[here]} on rank {here} and {values[other]} on rank "
+            f"{other}"
+        )
 
 
 def check_agreement(name: str, forms: Sequence[int], here: int) -> None:

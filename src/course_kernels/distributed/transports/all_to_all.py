@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_kernels.distributed import rows as moving
 from course_kernels.distributed.plan import Arrived, Plan, Sends, of_choices, sends_of, to_choices
-from course_kernels.distributed.transports.agreement import check_agreement, form_of
+from course_kernels.distributed.transports.agreement import check_agreement, check_same, form_of
 from course_kernels.distributed.transports.time_out import time_out
 from course_kernels.moe import Routing
 
@@ -37,12 +37,14 @@ class AllToAll(NamedTuple):
         return cls(group, num_local_experts)
 
     def plan(self, top_k_index: Tensor, x: Tensor | None = None) -> Plan:
-        """Route tokens, tell all ranks how many go where, and send the ids along. The host reads once, and the form of
-        x with it."""
+        """Route tokens, tell all ranks how many go where, and send the ids along. The host reads once, and with it the
+        form of x and the number of experts."""
         ranks, here = self.group.size(), self.group.rank()
         sends = sends_of(top_k_index, self.num_local_experts, ranks)
-        form = sends.counts.new_full((1, 2), form_of(x))
-        table = self._gather(torch.cat([sends.counts, form])).tolist()
+        about = sends.counts.new_full((1, 2), form_of(x))
+        about[:, 1] = self.num_local_experts
+        table = self._gather(torch.cat([sends.counts, about])).tolist()
+        check_same("num_experts", [lines[-1][1] * ranks for lines in table], here)
         widths = {rank: lines[ranks][1] for rank, lines in enumerate(table)}
         if len(set(widths.values())) > 1:
             raise ValueError(f"top_k_index must have as many columns k on all ranks, got {widths} by rank")

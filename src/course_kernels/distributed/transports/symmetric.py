@@ -38,7 +38,7 @@ from torch import Tensor
 from course_kernels.distributed.plan import Arrived, Homes, Plan, to_choices
 from course_kernels.distributed.rows import total
 from course_kernels.distributed.transports import peers as moving
-from course_kernels.distributed.transports.agreement import check_agreement, form_of
+from course_kernels.distributed.transports.agreement import check_agreement, check_same, form_of
 from course_kernels.distributed.transports.peers import Peers
 from course_kernels.distributed.transports.time_out import time_out
 from course_kernels.distributed.transports.transport import Direct
@@ -274,13 +274,19 @@ class Symmetric(Direct):
         self.handle.wait_signal(step, _CHANNEL, self._wait)
 
     def _agree(self, likes: dict[str, Tensor], device: torch.device) -> None:
-        """Raise on all ranks unless they are to send rows of the same dtype and width. Only where memory is allocated,
-        since the host waits there in any case."""
-        mine = torch.tensor([form_of(each) for each in likes.values()], dtype=torch.int64, device=device)
-        found = mine.new_empty(self.group.size(), mine.shape[0])
+        """Raise on all ranks unless they have the same numbers and are to send rows of the same dtype and width. Only
+        where memory is allocated, since the host waits there in any case."""
+        ranks, here = self.group.size(), self.group.rank()
+        numbers = dict(num_experts=self.num_local_experts * ranks, max_tokens=self.max_tokens)
+        told = [*numbers.values(), *map(form_of, likes.values())]
+        mine = torch.tensor(told, dtype=torch.int64, device=device)
+        found = mine.new_empty(ranks, mine.shape[0])
         dist.all_gather(list(found.unbind()), mine, group=self.group)
-        for name, forms in zip(likes, found.T.tolist()):
-            check_agreement(name, forms, self.group.rank())
+        by_rank = found.T.tolist()
+        for name, values in zip(numbers, by_rank):
+            check_same(name, values, here)
+        for name, forms in zip(likes, by_rank[len(numbers) :]):
+            check_agreement(name, forms, here)
 
     def _allocate(self, size: int, device: torch.device) -> None:
         import torch.distributed._symmetric_memory as symmetric_memory

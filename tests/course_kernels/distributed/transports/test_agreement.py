@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course_kernels.distributed.transports.agreement import UNKNOWN, check_agreement, form_of
+from course_kernels.distributed.transports.agreement import UNKNOWN, check_agreement, check_same, form_of
 
 
 def rows(dtype=torch.bfloat16, width=8):
@@ -29,3 +29,10 @@ def test_every_rank_raises_and_names_another(other, words, here, first, rank):
 def test_no_form_is_unknown():
     assert form_of(None) == UNKNOWN
     assert UNKNOWN not in {rows(dtype, width) for dtype in (torch.float16, torch.int32) for width in (0, 1)}
+
+
+def test_numbers_agree_or_every_rank_names_another():
+    check_same("num_experts", [8, 8, 8], 1)
+    for here, words in ((0, "8 on rank 0 and 16 on rank 2"), (2, "16 on rank 2 and 8 on rank 0")):
+        with pytest.raises(ValueError, match=f"^num_experts must be the same on all ranks, got {words}$"):
+            check_same("num_experts", [8, 8, 16], here)
