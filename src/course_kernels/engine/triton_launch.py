@@ -135,12 +135,14 @@ class Plan(InterpretedPlan):
             return
         total = self._total(product)
         stream = torch._C._cuda_getCurrentRawStream(out.device.index)
-        self._relaunch(self._addresses(product, out), stream, self._programs(total), total)
-
-    def _addresses(self, product: Product, out: Tensor) -> list[int | None]:
-        """The addresses of ``_TENSORS``. With a dynamic schedule, every launch gets a new counter."""
-        a, b, rows, scaling, epilogue, _ = product
+        # A new one for every launch with a dynamic schedule, kept until then: another thread could get its memory.
         counter = torch.zeros(1, dtype=torch.int32, device=out.device) if self._needs_counter else None
+        self._relaunch(self._addresses(product, out, counter), stream, self._programs(total), total)
+
+    @staticmethod
+    def _addresses(product: Product, out: Tensor, counter: Tensor | None) -> list[int | None]:
+        """The addresses of ``_TENSORS``."""
+        a, b, rows, scaling, epilogue, _ = product
         tensors = (a, b, rows[0] if rows else None, epilogue.bias, scaling.a, scaling.b, out, counter)
         low = epilogue.low_rank
         if low is not None or epilogue.activation is not None or product.index is not None:

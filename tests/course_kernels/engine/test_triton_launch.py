@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
@@ -70,3 +72,25 @@ def test_a_configuration_too_large_is_refused_before_a_launch():
     out = torch.empty(40, 24, device=DEVICE)
     with pytest.raises(ValueError, match="config does not suit"):
         multiply(layer(), out, Options(config=GemmConfig(256, 256, 128, num_stages=4)))
+
+
+def test_a_counter_lives_until_its_launch(monkeypatch):
+    """Memory that was given back may be another thread's, or no one's."""
+    zeros, made, launched = torch.zeros, [], []
+
+    def watched(*size, **options):
+        counter = zeros(*size, **options)
+        made.append(weakref.ref(counter))
+        return counter
+
+    def relaunch(addresses, *others):
+        counter = made[-1]()
+        launched.append(counter is not None and counter.data_ptr() in addresses)
+
+    product = Operands(torch.ones(5, 8), torch.ones(2, 8, 4), torch.tensor([2, 5], dtype=torch.int32)).product()
+    plan = triton_launch.Plan(problem_of(product, Options()))
+    plan._relaunch, plan._programs, plan._needs_counter = relaunch, lambda total: 1, True
+    monkeypatch.setattr(torch, "zeros", watched)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    plan.run(product, torch.empty(5, 4))
+    assert launched == [True]
