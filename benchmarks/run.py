@@ -86,9 +86,12 @@ RECORDS = {
     "gpu_tests": Part("verify.gpu_tests", depends_on=record.LIBRARY),
     "sanitizers_triton": Part("verify.sanitize_triton"),
     "sanitizers_cute": Part("verify.sanitize_cute"),
+    "sanitizers_cute_layers": Part("verify.sanitize_cute_layers"),
 }
 # Records that could be measured and have not been.
-UNMEASURED = {"configurations_layer_h100", "moe_h100", "moe_forward_h100", "moe_training_h100"}
+UNMEASURED = {
+    "configurations_layer_h100", "moe_h100", "moe_forward_h100", "moe_training_h100", "sanitizers_cute_layers",
+}  # fmt: skip
 FILES = {
     *RECORDS,
     *(f"{name}_{gpu}" for name, part in RECORDS.items() for gpu in part.other_gpus),

@@ -73,7 +73,7 @@ def pytest_counts(printed: str) -> dict[str, int]:
 def sanitized(tool: str, kernels: str, names: Sequence[str]) -> dict[str, int]:
     """Run one tool of compute-sanitizer over cases of ``tools/sanitize.py``, which also checks each product."""
     options = ["--kernel-name-exclude", f"kernel_substring={_OF_TORCH}"]
-    options += ["--report-api-errors", "no"] if kernels == "cute" else []
+    options += [] if kernels == "triton" else ["--report-api-errors", "no"]
     printed = run(["compute-sanitizer", "--tool", tool, *options, *_cases(kernels, names)])
     cases = re.search(r"([1-9]\d*) cases ran in mode gpu", printed)
     summary = {"memcheck": r"ERROR SUMMARY: (\d+) errors?", "racecheck": r"RACECHECK SUMMARY: (\d+) hazards?"}[tool]
@@ -89,8 +89,13 @@ def sanitize_triton() -> dict[str, dict[str, int]]:
 
 
 def sanitize_cute() -> dict[str, dict[str, int]]:
-    """Run the sanitizers over the kernels in CuTe DSL and return the record."""
+    """Run the sanitizers over the products of the kernel in CuTe DSL and return the record."""
     return sanitizers("cute")
+
+
+def sanitize_cute_layers() -> dict[str, dict[str, int]]:
+    """Run the sanitizers over the layers of the kernel in CuTe DSL and return the record."""
+    return sanitizers("cute_layers")
 
 
 def _cases(kernels: str, names: Sequence[str]) -> list[str]:
@@ -107,9 +112,9 @@ def gpu_tests() -> dict[str, int]:
 
 
 def sanitizers(kernels: str) -> dict[str, dict[str, int]]:
-    """Run both tools over every kernel in a language, in several processes: each waits for the host most of the time. A
-    first run without the tools compiles the kernels for both."""
-    if kernels == "cute":
+    """Run both tools over every case of ``tools/sanitize.py --kernels``, in several processes: each waits for the host
+    most of the time. A first run without the tools compiles the kernels for both."""
+    if kernels != "triton":
         cute.check_available(torch.device("cuda", torch.cuda.current_device()))
     listed = run(_cases(kernels, ["--list"]))
     names = [line for line in listed.splitlines() if re.fullmatch(r"\S+", line)]  # a warning has spaces

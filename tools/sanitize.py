@@ -3,6 +3,7 @@
     compute-sanitizer --tool memcheck python3 tools/sanitize.py
     compute-sanitizer --tool racecheck python3 tools/sanitize.py
     compute-sanitizer --report-api-errors no python3 tools/sanitize.py --kernels cute
+    compute-sanitizer --report-api-errors no python3 tools/sanitize.py --kernels cute_layers
 
 The kernel in CuTe DSL runs on Hopper, with the packages of the extra cutlass. Loading it asks the driver for optional
 things, which memcheck would count as API errors.
@@ -31,7 +32,7 @@ from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig, configs
 from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.testing import Problem, assert_exact, empty_problems, integers, ragged_problems, strided_like
 from course_kernels.testing.grouped_cases import MODES, GroupedCase, check
-from sanitize_calls import Called, called_cases, called_cute_cases, nothing_measured, run_called, title
+from sanitize_calls import Called, called_cases, called_cute_cases, cute_layers, nothing_measured, run_called, title
 
 SCHEDULES = ("round_robin", "chunks", "dynamic")
 OTHER_LAYOUTS = (("col", "row"), ("row", "col"), ("col", "col"))  # of A and B, beside row-major ones
@@ -222,9 +223,7 @@ class Cute:
 
 
 def cute_cases() -> list[Cute]:
-    """Every configuration, including those chosen for few rows, and each dtype once; none if the kernel cannot run."""
-    if not (cute.runs_on(ck.runtime.device()) and cute.installed()):
-        return []
+    """Every configuration, including those chosen for few rows, and each dtype once."""
     half, wide, narrow = torch.bfloat16, torch.float32, torch.float8_e4m3fn
     forms = [Form(*form) for form in (("m", "k"), ("m", "n"), ("k", "n"))]
     scaled, biased = Form("m", "k", 1, scaling="lines"), Form("m", "k", bias_bytes=2)
@@ -275,12 +274,15 @@ def run_cute(each: Cute) -> str:
 
 
 def known_cases(kernels: str) -> dict[str, Case | Packed | Jagged | Cute | Called]:
-    """All cases of kernels in a language, by name."""
-    if kernels == "cute":
-        listed = [*cute_cases(), *called_cute_cases()]
-    else:
-        listed = [*cases(), *packed_cases(), *jagged_cases(), *called_cases()]
-    return {str(case): case for case in listed}
+    """All cases of some kernels, by name: "triton"; "cute", products in CuTe DSL; "cute_layers", layers with it. None
+    if they cannot run."""
+    if kernels != "triton" and not (cute.runs_on(ck.runtime.device()) and cute.installed()):
+        return {}
+    listed = {
+        "triton": (cases, packed_cases, jagged_cases, called_cases), "cute": (cute_cases, called_cute_cases),
+        "cute_layers": (cute_layers,),
+    }[kernels]  # fmt: skip
+    return {str(case): case for list_cases in listed for case in list_cases()}
 
 
 def run_any(case: Case | Packed | Jagged | Cute | Called) -> str:
@@ -293,7 +295,8 @@ def run_any(case: Case | Packed | Jagged | Cute | Called) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="cases to run, by name; default: all")
-    parser.add_argument("--kernels", choices=("triton", "cute"), default="triton", help="written in this language")
+    kernels = dict(choices=("triton", "cute", "cute_layers"), default="triton", help="which (default: triton)")
+    parser.add_argument("--kernels", **kernels)
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     arguments = parser.parse_args()
     known = known_cases(arguments.kernels)

@@ -134,6 +134,18 @@ def test_layers_of_the_kernel_in_cute_dsl_take_it(case):
     assert "forms" in run_called(smaller(case))
 
 
+def test_cases_of_a_kernel_are_those_that_can_run(monkeypatch):
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")  # as above
+    known_cases = importlib.import_module("sanitize").known_cases
+    assert known_cases("cute") == known_cases("cute_layers") == {}
+    monkeypatch.setattr(cute, "runs_on", lambda device: True)
+    monkeypatch.setattr(cute, "installed", lambda: True)
+    products, layers = known_cases("cute"), known_cases("cute_layers")
+    assert [*layers.values()] == cute_layers()
+    assert len(products) > 70
+    assert not products.keys() & layers.keys()
+
+
 @pytest.mark.usefixtures("stand_in")
 def test_a_layer_that_the_kernel_in_cute_dsl_does_not_take_is_an_error(monkeypatch):
     case = smaller(next(case for case in cute_layers() if getattr(case.call, "with_grads", False)))
