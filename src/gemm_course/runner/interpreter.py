@@ -8,6 +8,7 @@ gives an answer nothing of its own, and no memory but that of tensors.
 from __future__ import annotations
 
 import dataclasses
+import weakref
 
 import numpy as np
 import torch
@@ -38,8 +39,15 @@ def prepare_once() -> None:
     if genuine is None or nothing is None or hasattr(genuine, "genuine"):
         return
 
+    names_of: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # of the languages that a function knows
+
     def patch_lang(fn):
-        languages = [value for value in fn.__globals__.values() if value is tl or value is tl.core]
+        known = fn.__globals__
+        count, names = names_of.get(fn, (0, ()))
+        if count != len(known):
+            names = [name for name, value in known.items() if value is tl or value is tl.core]
+            names_of[fn] = len(known), names
+        languages = [value for name in names if (value := known.get(name)) is tl or value is tl.core]
         if languages and not any(tl.core.is_builtin(language.load) for language in languages):
             return nothing()
         return genuine(fn)
