@@ -221,8 +221,9 @@ class InPieces(Call):
             out, pre = layer.forward(operands, routing, form, True, arriving=arriving)
             grads = layer.backward(grad, operands, pre, routing, form, needs, arriving=arriving)
             found.append([out, pre[: int(ends[-1])], *grads[:4]])
-        names = ("the result", "the activation's argument", *(f"the gradient of {name}" for name in Operands._fields))
-        for name, whole, in_pieces in zip(names, *found):
+        gradients = (f"the gradient of {name}" for name in ("x", "gate_up", "down", "weights"))
+        names = ("the result", "the activation's argument", *gradients)
+        for name, whole, in_pieces in zip(names, *found, strict=True):
             same(in_pieces, whole.cpu(), f"{name} in pieces")
 
 
