@@ -130,8 +130,7 @@ def main() -> None:
     if arguments.compare:
         gpu = gpu_constants.read(arguments.compare).gpu
         names = [name for name in RECORDS.values() if gpu_of(record.load(name)).distance(gpu) < (False, 0.1)]
-        others = [name.replace("configurations", "configurations_8bit") for name in names]
-        names += others
+        names += [name.replace("configurations", "configurations_8bit") for name in names]
         files = [record.read(arguments.record)] if arguments.record else list(map(record.load, names))
         print(compare(arguments.compare, files))
         return

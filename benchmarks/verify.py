@@ -51,8 +51,8 @@ def run(command: list[str], directory: pathlib.Path = ROOT, tell: str | None = N
 
 
 def _telling(printed: str) -> str:
-    """What a failed command printed last, and a sanitizer's first report before it, with the case that ran last: the
-    reports after it are often of what it broke."""
+    """The end of a failed command's output. A sanitizer's first report comes before that, if there is one, with the
+    last case that passed: the first error is often the cause of later reports."""
     lines = printed.splitlines()
     first = next((i for i, line in enumerate(lines) if re.match(r"=+ (?!COMPUTE-SANITIZER)\S", line)), None)
     report = [] if first is None else [*lines[max(0, first - 3) : first + 40], "..."]

@@ -45,7 +45,7 @@ def exact_products(product: Product, sizes: Sequence[int]) -> Iterator[Tensor]:
 
 
 def _stored(product: Product, sums: Tensor, rows: slice) -> Tensor:
-    """What a product's epilogue stores of the sums of some rows."""
+    """The result of a product's epilogue for some rows, from their sums."""
     epilogue = product.epilogue
     if isinstance(epilogue, Gated):
         return activate(sums, epilogue.activation, epilogue.interleaved)

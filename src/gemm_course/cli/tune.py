@@ -18,7 +18,8 @@ examples:
   course tune --triton-only --out triton.json   as on a GPU without the kernel in CuTe DSL
 
 A model of time chooses kernel and configuration of 16-bit and FP8 products. Its constants are fitted to times of the
-Triton kernels, and of the kernel in CuTe DSL on a Hopper GPU with the extra cutlass. It takes about five minutes.
+Triton kernels, and of the kernel in CuTe DSL on a Hopper GPU with the extra cutlass. It begins no shape after four
+minutes.
 
 exit codes: 0 measured; 1 a configuration failed or was wrong (the others are in the file); 2 wrong usage;
             3 no GPU to measure on

@@ -7,9 +7,7 @@ from typing import NamedTuple
 from course_kernels.kernels.codes import Scales
 
 ALONG = ("m", "k", "batch", "masked")
-
-
-# What kernels do in a layer of experts beside its products.
+# What the kernel in CuTe DSL does beside a layer's products; see ``Kind.fused``.
 FUSED = ("gated", "gated_pre", "gated_backward", "gathered")
 
 

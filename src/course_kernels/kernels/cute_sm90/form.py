@@ -72,7 +72,8 @@ class Form(NamedTuple):
 
     @property
     def fused(self) -> str:
-        """What a layer of experts fuses with the product, as the time model names it: "" without gathered lines."""
+        """The time model's name for a layer's product with gathered lines: "gathered" along "k", else the epilogue. ""
+        for other products."""
         if not self.gathered:
             return ""
         return "gathered" if self.along == "k" else self.epilogue if self.activation else GATED
