@@ -20,8 +20,8 @@ from course_kernels.engine.hopper import cute
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PYTEST = ["-p", "no:cacheprovider", "--disable-warnings", "--tb=short"]
-PROCESSES = 15  # that share the GPU tests: compilers need the host, each kernel the GPU for a moment
 CORES = os.cpu_count() or 1
+PROCESSES = max(1, CORES - 1)  # that share the GPU tests: compilers need the host, each kernel the GPU for a moment
 SECONDS = 900  # after which a command is ended, and counts as failed
 # Processes that share the cases of one tool and language; racecheck takes longer.
 SHARES = {"racecheck": max(2, CORES * 9 // 16), "memcheck": max(1, CORES * 5 // 16)}
@@ -29,13 +29,17 @@ SHARES = {"racecheck": max(2, CORES * 9 // 16), "memcheck": max(1, CORES * 5 // 
 _OF_TORCH = "at6native"  # in the names of PyTorch's kernels, which make operands and compare results
 
 
-def run(command: list[str], directory: pathlib.Path = ROOT, tell: str | None = None) -> str:
+def run(command: list[str], directory: pathlib.Path = ROOT, tell: str | None = None, gpu: int | None = None) -> str:
     """Run a command with this checkout's package first on the path; return what it printed, raise if it fails. Lines
-    that match ``tell`` are printed at once: a run that is cut off has said what it found."""
+    that match ``tell`` are printed at once: a run that is cut off has said what it found. With ``gpu`` it sees one GPU,
+    of this host's counted round and round."""
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "PYTHONPATH": path}
+    if gpu is not None and (visible := _visible_gpus()):
+        env["CUDA_VISIBLE_DEVICES"] = visible[gpu % len(visible)]
     together = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     printed = []
-    with subprocess.Popen(command, cwd=directory, env={**os.environ, "PYTHONPATH": path}, **together) as process:
+    with subprocess.Popen(command, cwd=directory, env=env, **together) as process:
         killer = threading.Timer(SECONDS, process.kill)
         killer.start()
         try:
@@ -48,6 +52,11 @@ def run(command: list[str], directory: pathlib.Path = ROOT, tell: str | None = N
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{_telling(''.join(printed))}")
     return "".join(printed)
+
+
+def _visible_gpus() -> list[str]:
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",") if named else [str(i) for i in range(torch.cuda.device_count())]
 
 
 def _telling(printed: str) -> str:
@@ -70,11 +79,12 @@ def pytest_counts(printed: str) -> dict[str, int]:
     return counts
 
 
-def sanitized(tool: str, kernels: str, names: Sequence[str]) -> dict[str, int]:
-    """Run one tool of compute-sanitizer over cases of ``tools/sanitize.py``, which also checks each product."""
+def sanitized(tool: str, kernels: str, names: Sequence[str], gpu: int = 0) -> dict[str, int]:
+    """Run one tool of compute-sanitizer over cases of ``tools/sanitize.py``, which also checks each product, on one of
+    the host's GPUs."""
     options = ["--kernel-name-exclude", f"kernel_substring={_OF_TORCH}"]
     options += [] if kernels == "triton" else ["--report-api-errors", "no"]
-    printed = run(["compute-sanitizer", "--tool", tool, *options, *_cases(kernels, names)])
+    printed = run(["compute-sanitizer", "--tool", tool, *options, *_cases(kernels, names)], gpu=gpu)
     cases = re.search(r"([1-9]\d*) cases ran in mode gpu", printed)
     summary = {"memcheck": r"ERROR SUMMARY: (\d+) errors?", "racecheck": r"RACECHECK SUMMARY: (\d+) hazards?"}[tool]
     found = re.search(summary, printed)
@@ -123,12 +133,13 @@ def sanitizers(kernels: str) -> dict[str, dict[str, int]]:
     counts = {tool: {"cases": 0, "errors": 0} for tool in SHARES}
     processes = sum(SHARES.values())
     with ThreadPoolExecutor(processes) as pool:
-        list(pool.map(lambda part: run(_cases(kernels, part)), _dealt(names, processes)))
+        shares = enumerate(_dealt(names, processes))
+        list(pool.map(lambda share: run(_cases(kernels, share[1]), gpu=share[0]), shares))
         print(f"{len(names)} cases are compiled", flush=True)
         running = {
-            pool.submit(sanitized, tool, kernels, share): tool
+            pool.submit(sanitized, tool, kernels, share, i): tool
             for tool, shares in SHARES.items()
-            for share in _dealt(names, shares)
+            for i, share in enumerate(_dealt(names, shares))
         }
         for done in as_completed(running):
             tool = running[done]

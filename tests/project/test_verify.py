@@ -16,7 +16,7 @@ def commands(monkeypatch):
     """Commands that were run; each prints what compute-sanitizer and the cases print, for as many as ``lost`` less."""
     run = []
 
-    def stand_in(command):
+    def stand_in(command, gpu=None):
         if "--list" in command:
             return "\n".join(CASES) + "\nwarning: something has spaces\n"
         names = command[command.index("--kernels") + 2 :]
@@ -39,6 +39,19 @@ def test_every_case_runs_once_under_each_tool(commands):
         shares = [names for ran, names in commands.commands if ran == tool]
         assert len(shares) == verify.SHARES[tool]
         assert sorted(name for names in shares for name in names) == sorted(CASES)
+
+
+def test_processes_are_dealt_to_every_gpu(monkeypatch):
+    """Those that the caller may see, and none is named where there is none."""
+    code = [sys.executable, "-c", "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'))"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert [verify.run(code, gpu=i) for i in range(3)] == ["2\n", "5\n", "2\n"]
+    assert verify.run(code) == "2,5\n"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(verify.torch.cuda, "device_count", lambda: 3)
+    assert [verify.run(code, gpu=i) for i in range(4)] == ["0\n", "1\n", "2\n", "0\n"]
+    monkeypatch.setattr(verify.torch.cuda, "device_count", lambda: 0)
+    assert verify.run(code, gpu=1) == "None\n"
 
 
 def test_every_case_is_compiled_before_the_tools_run(commands):
