@@ -8,10 +8,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 
-if "PYTEST_XDIST_WORKER" in os.environ:
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     # Before anything imports NumPy: its threads wait for one another by running, and workers share the cores. What
     # Triton's interpreter multiplies took three times as long.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Each worker begins with another GPU of those that are named; a test may need several.
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    first = int(worker.removeprefix("gw")) % len(gpus)
+    if len(gpus) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[first:] + gpus[:first])
 
 # nbval notices a dead kernel only when a cell's time is up, and its default is 2000 s. It has no ini setting
 # for that, and in `addopts` its option would stop pytest on a machine without nbval.
@@ -22,6 +27,13 @@ CELL_TIMEOUT_S = 120
 def pytest_configure(config):
     if getattr(config.option, "nbval_cell_timeout", None) == NBVAL_DEFAULT_S:
         config.option.nbval_cell_timeout = CELL_TIMEOUT_S
+
+
+def pytest_report_teststatus(report):
+    """A failure says why where it is named: a run that is cut off has no closing report."""
+    if report.failed and (crash := getattr(report.longrepr, "reprcrash", None)):
+        found = ("failed", "F") if report.when == "call" else ("error", "E")
+        return *found, f"{found[0].upper()} ({' '.join(crash.message.split())[:200]})"
 
 
 def pytest_collection_modifyitems(items):

@@ -21,7 +21,8 @@ from course_kernels.engine.hopper import cute
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PYTEST = ["-p", "no:cacheprovider", "--disable-warnings", "--tb=short"]
 CORES = os.cpu_count() or 1
-PROCESSES = max(1, CORES - 1)  # that share the GPU tests: compilers need the host, each kernel the GPU for a moment
+# Processes that share the GPU tests: compilers need the host, each kernel the GPU for a moment, all of them its memory.
+PROCESSES = max(1, min(CORES - 1, 15 * torch.cuda.device_count()))
 SECONDS = 900  # after which a command is ended, and counts as failed
 # Processes that share the cases of one tool and language; racecheck takes longer.
 SHARES = {"racecheck": max(2, CORES * 9 // 16), "memcheck": max(1, CORES * 5 // 16)}
@@ -32,11 +33,11 @@ _OF_TORCH = "at6native"  # in the names of PyTorch's kernels, which make operand
 def run(command: list[str], directory: pathlib.Path = ROOT, tell: str | None = None, gpu: int | None = None) -> str:
     """Run a command with this checkout's package first on the path; return what it printed, raise if it fails. Lines
     that match ``tell`` are printed at once: a run that is cut off has said what it found. With ``gpu`` it sees one GPU,
-    of this host's counted round and round."""
+    of the visible ones counted round and round."""
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     env = {**os.environ, "PYTHONPATH": path}
-    if gpu is not None and (visible := _visible_gpus()):
-        env["CUDA_VISIBLE_DEVICES"] = visible[gpu % len(visible)]
+    if visible := _visible_gpus():
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(visible) if gpu is None else visible[gpu % len(visible)]
     together = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     printed = []
     with subprocess.Popen(command, cwd=directory, env=env, **together) as process:
@@ -84,7 +85,8 @@ def sanitized(tool: str, kernels: str, names: Sequence[str], gpu: int = 0) -> di
     the host's GPUs."""
     options = ["--kernel-name-exclude", f"kernel_substring={_OF_TORCH}"]
     options += [] if kernels == "triton" else ["--report-api-errors", "no"]
-    printed = run(["compute-sanitizer", "--tool", tool, *options, *_cases(kernels, names)], gpu=gpu)
+    command = ["compute-sanitizer", "--tool", tool, *options, *_cases(kernels, names)]
+    printed = run(command, tell="exact;", gpu=gpu)
     cases = re.search(r"([1-9]\d*) cases ran in mode gpu", printed)
     summary = {"memcheck": r"ERROR SUMMARY: (\d+) errors?", "racecheck": r"RACECHECK SUMMARY: (\d+) hazards?"}[tool]
     found = re.search(summary, printed)
@@ -114,7 +116,8 @@ def _cases(kernels: str, names: Sequence[str]) -> list[str]:
 
 def gpu_tests() -> dict[str, int]:
     """Counts of `pytest -m gpu`, shared out among several processes; a single one takes a quarter of an hour. It ends
-    after 20 failures: one cause can have a thousand. Each is named when it happens, and explained at the end."""
+    after 20 failures: one cause can have a thousand. Each is named when it happens, with its error, and explained at
+    the end."""
     modules = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
     how = ["-v", "-n", str(PROCESSES), "--dist", "worksteal", "--durations=20", "--maxfail=20"]
     command = [sys.executable, "-m", "pytest", "-m", "gpu", *PYTEST, *how, *modules]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from dataclasses import dataclass, replace
 
 # Before torch is imported: with its cache a block of memory is a slice of a larger one, and a step over the slice's end
@@ -305,13 +306,15 @@ def main() -> None:
     if arguments.list:
         print(*known, sep="\n")
         return
+    torch.set_num_threads(1)  # as many processes as cores share the cases
     chosen = arguments.names or list(known)
     for name in chosen:
         case = known[name]
         if case.dtype == torch.float8_e4m3fn and not ck.runtime.supports_fp8():
             print(f"{name}: skipped, this GPU does not multiply float8_e4m3fn")
             continue
-        print(f"{name}: exact; {run_any(case)}", flush=True)
+        begin = time.monotonic()
+        print(f"{name}: exact; {run_any(case)}; {time.monotonic() - begin:.0f} s", flush=True)
     if ck.runtime.mode() == "gpu":
         torch.cuda.synchronize()
     print(f"{len(chosen)} cases ran in mode {ck.runtime.mode()}")

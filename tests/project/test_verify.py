@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -16,7 +18,7 @@ def commands(monkeypatch):
     """Commands that were run; each prints what compute-sanitizer and the cases print, for as many as ``lost`` less."""
     run = []
 
-    def stand_in(command, gpu=None):
+    def stand_in(command, tell=None, gpu=None):
         if "--list" in command:
             return "\n".join(CASES) + "\nwarning: something has spaces\n"
         names = command[command.index("--kernels") + 2 :]
@@ -49,9 +51,30 @@ def test_processes_are_dealt_to_every_gpu(monkeypatch):
     assert verify.run(code) == "2,5\n"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(verify.torch.cuda, "device_count", lambda: 3)
-    assert [verify.run(code, gpu=i) for i in range(4)] == ["0\n", "1\n", "2\n", "0\n"]
+    assert [verify.run(code, gpu=i) for i in (0, 2, 3, None)] == ["0\n", "2\n", "0\n", "0,1,2\n"]
     monkeypatch.setattr(verify.torch.cuda, "device_count", lambda: 0)
     assert verify.run(code, gpu=1) == "None\n"
+
+
+@pytest.mark.parametrize(("worker", "named", "wanted"), [("gw4", "0,1,3", "1,3,0"), ("gw1", "2", "2"), ("gw1", "", "")])
+def test_each_worker_begins_with_another_gpu(worker, named, wanted):
+    code = "import conftest, os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    env = os.environ | dict(PYTEST_XDIST_WORKER=worker, CUDA_VISIBLE_DEVICES=named)
+    printed = subprocess.run([sys.executable, "-c", code], cwd=verify.ROOT, env=env, capture_output=True, text=True)
+    assert printed.stdout == f"{wanted}\n"
+
+
+def test_a_failure_says_why_where_it_is_named(tmp_path):
+    """So that a run on a GPU that is cut off has told its errors."""
+    tests = "import pytest\n@pytest.fixture\ndef bad():\n    raise OSError('no\\n  room')\n"
+    tests += "def test_a():\n    assert 1 == 2\ndef test_b(bad):\n    pass\ndef test_c():\n    pass\n"
+    (tmp_path / "test_bad.py").write_text(tests)
+    (tmp_path / "conftest.py").write_text((verify.ROOT / "conftest.py").read_text())
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--tb=no", "--rootdir=.", "."]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert "test_bad.py::test_a FAILED (assert 1 == 2)" in printed
+    assert "test_bad.py::test_b ERROR (OSError: no room)" in printed
+    assert "test_bad.py::test_c PASSED" in printed
 
 
 def test_every_case_is_compiled_before_the_tools_run(commands):

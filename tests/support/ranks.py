@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import pickle
 import queue
 import socket
 import subprocess
@@ -82,6 +83,7 @@ def _collected(results, workers, patience) -> list[dict]:
 def main(cases) -> None:
     """Run cases in the processes that the command line asks for."""
     size, kind = int(sys.argv[1]), sys.argv[2]
+    pickle.dumps(cases)  # as it is for processes that are not forked: one without GPUs shall notice, too
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import types
 from pathlib import Path
@@ -280,7 +281,7 @@ def training(mesh):
 
 CASES = {
     "compiled": compiled,
-    **{f"placements of mode {mode}": lambda mesh, mode=mode: placements(mesh, mode) for mode in SHAPES},
+    **{f"placements of mode {mode}": functools.partial(placements, mode=mode) for mode in SHAPES},
     "biases": biases,
     "other products": other_products,
     "scaled": scaled,
@@ -290,9 +291,9 @@ CASES = {
 }
 
 
-def on_mesh(case):
+def on_mesh(case, world):
     """A case of ``ranks``."""
-    return lambda world: case(world.mesh())
+    return case(world.mesh())
 
 
 if __name__ == "__main__":
@@ -300,4 +301,4 @@ if __name__ == "__main__":
     import torch._dynamo
     import torch.distributed.tensor
 
-    ranks.main({name: on_mesh(case) for name, case in CASES.items()})
+    ranks.main({name: functools.partial(on_mesh, case) for name, case in CASES.items()})

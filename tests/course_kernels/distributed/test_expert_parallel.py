@@ -31,8 +31,9 @@ def test_training(size, device):
 
 
 def test_every_mistake_of_every_case_is_told(tmp_path):
-    cases = "dict(right=lambda world: True, other=lambda world: f'rank {world.rank} of {world.size}', after=dict)"
+    cases = "def right(world):\n    return True\ndef other(world):\n    return f'rank {world.rank} of {world.size}'\n"
+    main = "import ranks\nif __name__ == '__main__':\n    ranks.main(dict(right=right, other=other, after=dict))\n"
     module = tmp_path / "cases.py"
-    module.write_text(f"import ranks\nif __name__ == '__main__':\n    ranks.main({cases})\n")
+    module.write_text(cases + main)
     with pytest.raises(AssertionError, match=r"other: rank 0: rank 0 of 2\nafter: rank 0: Traceback"):
         ranks.check(str(module), 2, "cpu")
