@@ -299,6 +299,8 @@ def on_mesh(case, world):
 if __name__ == "__main__":
     # Once, before the processes fork: without them the compiler takes two seconds of each.
     import torch._dynamo
+    import torch._functorch.aot_autograd
+    import torch._inductor.lowering
     import torch.distributed.tensor
 
     ranks.main({name: functools.partial(on_mesh, case) for name, case in CASES.items()})

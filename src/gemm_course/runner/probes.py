@@ -219,7 +219,10 @@ class Watch:
         atomic, kind = kind == "atomic", "load" if kind == "load" else "store"
         if by_descriptor and kind == "load" and not active.any():
             self._look_beyond(builder, active.size)
+        lowest, highest = int(addresses.min()), int(addresses.max())
         for region in self._regions:
+            if highest < region.low or region.high <= lowest:
+                continue
             here = unknown & (addresses >= region.low) & (addresses < region.high)
             if not here.any():
                 continue
