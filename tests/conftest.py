@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import os
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -86,3 +87,16 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_compiled_code_left():
+    """Fail if code for a GPU, such as ``name.sm_90a.ptx``, is left in the working directory.
+
+    CuTe DSL puts the code that it keeps there, unless ``DumpDir`` names another folder.
+    """
+    here = Path.cwd()
+    before = set(here.glob("*.sm_*"))
+    yield
+    left = sorted(path.name for path in set(here.glob("*.sm_*")) - before)
+    assert not left, f"left in {here}: {', '.join(left)}"

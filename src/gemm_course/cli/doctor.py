@@ -9,11 +9,9 @@ import json
 import platform
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import distributions
-from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -21,6 +19,7 @@ import torch
 
 from course_kernels import runtime
 from course_kernels.bench.interface import one_line
+from course_kernels.bench.record import RESULTS
 from course_kernels.testing import selftest
 from gemm_course.cli import missing
 from gemm_course.cli.exit_codes import FAILED, OK
@@ -29,23 +28,13 @@ from gemm_course.cli.terminal import paint, wrap
 
 EXAMPLES = """\
 examples:
-  course doctor            runs a kernel and compiles one, as a test
-  course doctor --quick    runs and compiles nothing
-  course doctor --json     the same for a script
+  course doctor  runs a kernel and compiles one, as a test
 
-exit codes: 0 the course runs here (without a checkout: the library does);
-            1 it does not; 2 wrong usage
+exit codes: 0 the course runs here (without a checkout: the library does); 1 it does not; 2 wrong usage
 """
+Quick = Annotated[bool, Option("--quick", help="run and compile nothing")]
 NEEDED = ("jupyterlab", "ipykernel", "matplotlib", "numpy")  # to open and run a notebook
 CUTLASS = ("nvidia-cutlass-operators", "nvidia-cutlass-dsl", "apache-tvm-ffi")
-
-
-@dataclass(frozen=True)
-class Trial:
-    """The error of an attempt to run something, on one line (None if it worked), and its duration."""
-
-    error: str | None
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -58,12 +47,12 @@ class Machine:
     triton_wanted: str | None  # by this build of torch
     nvidia_driver: bool
     gpus: tuple[str, ...]  # that torch sees
-    capability: tuple[int, int] | None  # compute capability of the first GPU, unless AMD made it
+    capability: tuple[int, int] | None  # of the GPU that kernels run on, unless AMD made it
     mode: str  # of `runtime.mode()`
-    cannot_launch: str | None  # why no kernel can run in this process
+    cannot_launch: str  # why no kernel can run in this process, or ""
     in_checkout: bool  # of the course, rather than the library installed alone
-    kernel: Trial | None = None  # run and compared
-    compiler: Trial | None = None  # compiled for an H200
+    kernel: str | None = None  # the error of running one and comparing, "" if it worked; None: not tried
+    compiler: str | None = None  # the same of compiling a kernel for an H200
     isolation: tuple[str, ...] = ()  # of answers to exercises: sentences of `isolation_report`
 
 
@@ -75,15 +64,12 @@ class Problem(NamedTuple):
     remedy: str
 
 
-def run(
-    as_json: Json = False,
-    quick: Annotated[bool, Option("--quick", help="run and compile nothing")] = False,
-) -> int:
+def run(as_json: Json = False, quick: Quick = False) -> int:
     """Examine this machine: show what works, what does not, and what to do about it."""
     facts = examine(trials=not quick)
-    found = [problem._asdict() for problem in problems(facts)]
-    ok = not any(problem["stops"] for problem in found)
-    result = {"ok": ok, "machine": asdict(facts), "works": works(facts), "problems": found}
+    found = problems(facts)
+    ok = not any(problem.stops for problem in found)
+    result = {"ok": ok, "machine": asdict(facts), "works": works(facts), "problems": [each._asdict() for each in found]}
     print(json.dumps(result, indent=1) if as_json else report(facts))
     return OK if ok else FAILED
 
@@ -91,81 +77,74 @@ def run(
 def examine(trials: bool = True) -> Machine:
     """The facts about this machine and this process. Trials of a kernel and the compiler take some seconds."""
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    built_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
     names = ("triton", *NEEDED, *CUTLASS, "helion")
     installed = {name: next((found.version for found in distributions(name=name)), None) for name in names}
     asked = "\n".join(each for found in distributions(name="torch") for each in found.requires or [])
     triton_wanted = re.search(r"^triton\s*==\s*([\d.]+)", asked, re.MULTILINE)
-    refused = attempt(lambda: runtime.check_can_launch(runtime.device())).error
-    cannot_launch = refused and (refused.partition(": ")[2] or refused)
-    tried = trials and installed["triton"] is not None
+    hip, cuda = torch.version.hip, torch.version.cuda
+    refused = attempt(lambda: runtime.check_can_launch(runtime.device()))
     facts = Machine(
         system=(platform.system(), platform.machine()),
         packages={"Python": platform.python_version(), "torch": torch.__version__, **installed},
-        torch_built_for=f"ROCm {torch.version.hip}" if torch.version.hip else built_for,
-        triton_wanted=triton_wanted[1] if triton_wanted else None,
+        torch_built_for=f"ROCm {hip}" if hip else f"CUDA {cuda}" if cuda else "CPU",
+        triton_wanted=triton_wanted and triton_wanted[1],
         nvidia_driver=Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None,
         gpus=tuple(f"{g.name}, {g.multi_processor_count} SMs, {g.total_memory / 2**30:.0f} GiB" for g in gpus),
-        capability=(gpus[0].major, gpus[0].minor) if gpus and not torch.version.hip else None,
+        capability=runtime.capability(),
         mode=runtime.mode(),
-        cannot_launch=cannot_launch,
-        in_checkout=(Path(__file__).resolve().parents[3] / "benchmarks").is_dir(),
-        kernel=attempt(selftest.run_a_kernel) if tried and not cannot_launch else None,
-        compiler=attempt(selftest.compile_a_kernel) if tried else None,
+        cannot_launch=refused.partition(": ")[2] or refused,  # without the exception's type
+        in_checkout=RESULTS.is_dir(),
+        kernel=attempt(selftest.run_a_kernel) if trials and not refused else None,
+        compiler=attempt(selftest.compile_a_kernel) if trials else None,
     )
     return replace(facts, isolation=tuple(isolation(facts)))
 
 
-def attempt(action: Callable[[], object]) -> Trial:
-    """Run something that may fail in any way, and time it."""
-    started, error = time.perf_counter(), None
+def attempt(action: Callable[[], object]) -> str:
+    """Run something that may fail in any way. Returns its error on one line, or ""."""
     try:
         action()
-    except Exception as caught:  # a broken installation may raise anything
-        error = one_line(caught)
-    return Trial(error, time.perf_counter() - started)
+    except Exception as error:  # a broken installation may raise anything
+        return one_line(error)
+    return ""
 
 
 def isolation(facts: Machine) -> Iterator[str]:
     """Sentences about the isolation of answers, if the course is installed. A kernel is tried where one ran before."""
     if facts.system[0] != "Linux" or facts.packages["triton"] is None or missing():
         return
-    from gemm_course.judging import isolation_report
+    from gemm_course.exercises import manifest
+    from gemm_course.judging import isolation_report, judge
 
     yield isolation_report.walls(gpu=facts.mode == "gpu")
-    if facts.mode == "gpu" and facts.kernel and facts.kernel.error is None:
-        from gemm_course.exercises import manifest
-        from gemm_course.judging.judge import Judge  # slow
-
-        with Judge(manifest.examiner) as judge:
-            yield isolation_report.on_gpu(judge.ask)
+    if facts.mode == "gpu" and facts.kernel == "":
+        with judge.Judge(manifest.examiner) as opened:
+            yield isolation_report.on_gpu(opened.ask)
 
 
 def problems(facts: Machine) -> list[Problem]:
     """The problems of a machine; those that stop the course come first."""
-    here, built_for, unseen = facts.in_checkout, facts.torch_built_for, facts.nvidia_driver and not facts.gpus
-    triton, wanted, system = facts.packages["triton"], facts.triton_wanted, facts.system[0]
-    kernel, compiler = (trial and trial.error for trial in (facts.kernel, facts.compiler))
-    reason, *advice = re.split(r"[.:] ", facts.cannot_launch or "", maxsplit=1)  # both in one sentence of `runtime`
+    here, triton, wanted, system = facts.in_checkout, facts.packages["triton"], facts.triton_wanted, facts.system[0]
+    reason, *advice = re.split(r"[.:] ", facts.cannot_launch, maxsplit=1)  # both in one sentence of `runtime`
     absent = ", ".join(name for name in NEEDED if facts.packages[name] is None)
+    unseen, built_for = facts.nvidia_driver and not facts.gpus, facts.torch_built_for
+    install = f"pip install 'triton=={wanted}'" if wanted else "pip install triton"
+    pinned = "reinstall the torch and Triton that pyproject.toml pins"
+    reinstall = (pinned, "reinstall a torch and a Triton that belong together")
     # Is it so? Does it stop the course? What is it? The remedy in a checkout, and the one elsewhere if that differs.
     causes = [  # the first that is so: it may be the reason for those below it
         (not triton and system != "Linux", True, f"Triton has no build for {system}",
          "open the folder in its dev container (.devcontainer/)", "use a Linux container"),
-        (not triton, True, "Triton is not installed",
-         "make lab installs it", f"pip install 'triton=={wanted}'" if wanted else "pip install triton"),
-        (reason, not _runs_in_torch(facts), f"no kernel can run: {reason}",
-         *(advice or ["reinstall torch and Triton"])),
-        (kernel and facts.mode == "gpu", True, f"a small kernel does not run: {kernel}",
+        (not triton, True, "Triton is not installed", "make lab installs it", install),
+        (reason, here or facts.cannot_launch != runtime.LACKS_NUMPY, f"no kernel can run: {reason}",
+         *(advice or reinstall)),
+        (facts.kernel and facts.mode == "gpu", True, f"a small kernel does not run: {facts.kernel}",
          "set TRITON_INTERPRET=1 before starting Python, to work without the GPU meanwhile"),
-        (kernel, True, f"a small kernel does not run: {kernel}",
-         "reinstall the torch and Triton that pyproject.toml pins",
-         "reinstall a torch and a Triton that belong together"),
-        (compiler, True, f"a kernel does not compile: {compiler}", "reinstall Triton"),
+        (facts.kernel, True, f"a small kernel does not run: {facts.kernel}", *reinstall),
+        (facts.compiler, True, f"a kernel does not compile: {facts.compiler}", "reinstall Triton"),
     ]  # fmt: skip
     others = [
-        (absent and here, True, f"{absent} missing, needed to run the notebooks", "make lab installs all"),
-        (absent and not here, False, f"{absent} missing, needed by the course's notebooks alone",
+        (absent, here, f"{absent} missing, needed by the course's notebooks", "make lab installs all",
          "for them, clone the course's repository"),
         (facts.gpus and facts.mode == "interpreter", False,
          "there is a GPU, but TRITON_INTERPRET=1 keeps kernels off it", "unset TRITON_INTERPRET to use the GPU"),
@@ -176,31 +155,27 @@ def problems(facts: Machine) -> list[Problem]:
          "nvidia-smi must list one; a driver older than that CUDA, or an empty CUDA_VISIBLE_DEVICES, hides it"),
         (triton and wanted and triton.split("+")[0] != wanted, False,
          f"this torch belongs to Triton {wanted}, but Triton {triton} is installed",
-         f"pip install 'triton=={wanted}', unless the other version is intended"),
+         f"{install}, unless the other version is intended"),
     ]  # fmt: skip
     rows = [*[row for row in causes if row[0]][:1], *(row for row in others if row[0])]
     return [Problem(stops, what, remedies[0 if here else -1]) for _, stops, what, *remedies in rows]
 
 
-def _runs_in_torch(facts: Machine) -> bool:
-    """Whether all that is installed does without kernels: on a CPU, the library computes products in torch."""
-    return not facts.in_checkout and facts.mode == "interpreter" and facts.packages["numpy"] is None
-
-
 def works(facts: Machine) -> list[tuple[str, str]]:
     """The parts of the course that work on a machine, and how: names and sentences."""
     installed, here, on_gpu = facts.packages.get, facts.in_checkout, facts.mode == "gpu"
-    runs = installed("triton") and not facts.cannot_launch and not (facts.kernel and facts.kernel.error)
-    compiles = installed("triton") and not (facts.compiler and facts.compiler.error)
-    ran, compiled = (f" (tried: right, {t.seconds:.1f} s)" if t else "" for t in (facts.kernel, facts.compiler))
+    runs = installed("triton") and not facts.cannot_launch and not facts.kernel
+    compiles = installed("triton") and not facts.compiler
+    ran, compiled = ("" if error is None else " (tried: right)" for error in (facts.kernel, facts.compiler))
     how = f"run on the {facts.gpus[0].split(',')[0]}" if on_gpu else "run in Triton's interpreter, on the CPU: slow"
-    instead = "do not run; torch computes products" if _runs_in_torch(facts) else "do not run"
-    targets = "for Turing to Blackwell and AMD's CDNA, without a GPU"
+    in_torch = facts.cannot_launch == runtime.LACKS_NUMPY
     measured = "of this GPU, beside the recorded ones" if on_gpu and runs else "the recorded ones are shown"
     capability = facts.capability or runtime.DESCRIPTOR_CAPABILITY
     rows = [
-        (True, "kernels", how + ran if runs else instead),
-        (True, "compiling", targets + compiled if compiles else "does not work"),
+        (runs, "kernels", how + ran),
+        (not runs, "kernels", "do not run; torch computes products" if in_torch else "do not run"),
+        (compiles, "compiling", f"for Turing to Blackwell and AMD's CDNA, without a GPU{compiled}"),
+        (not compiles, "compiling", "does not work"),
         (True, "timings", measured),
         (capability < runtime.DESCRIPTOR_CAPABILITY, "lesson 06",
          "TMA needs capability 9.0: the pointer kernel takes over"),
@@ -214,26 +189,26 @@ def works(facts: Machine) -> list[tuple[str, str]]:
 def report(facts: Machine) -> str:
     """The facts, what works, and the problems, as a page as wide as the terminal."""
     packages = {name: version for name, version in facts.packages.items() if version}
-    first = [
+    machine = [
         ("Python", f"{packages.pop('Python')}, {' '.join(facts.system)}"),
         ("torch", f"{packages.pop('torch')}, built for {facts.torch_built_for}"),
         ("Triton", packages.pop("triton", "missing")),
-        *zip_longest(["GPU"], facts.gpus or ["none that torch can use"], fillvalue=""),
+        *(("GPU", gpu) for gpu in facts.gpus or ["none that torch can use"]),
         ("packages", ", ".join(map(" ".join, packages.items())) or "none"),
     ]
     lines = []
-    for title, rows in (("This machine", first), ("What works", works(facts))):
+    for title, rows in (("This machine", machine), ("What works", works(facts))):
         lines += [paint(title, "bold"), *(wrap(text, f"  {name:<11}", " " * 13) for name, text in rows), ""]
     found = problems(facts)
     stopped = any(problem.stops for problem in found)
     if found:
         lines.append(paint("To repair" if stopped else "Worth knowing", "bold"))
-    for problem in found:
-        mark, style = ("✗", "red") if problem.stops else ("!", "yellow")
-        lines.append(wrap(problem.what, f"  {mark} ", " " * 4).replace(mark, paint(mark, style), 1))
-        lines.append(wrap(problem.remedy, "    → ", " " * 6))
-    what, ready = "library", "from course_kernels import group_gemm"
+        for stops, what, remedy in found:
+            mark, style = ("✗", "red") if stops else ("!", "yellow")
+            lines += [paint(wrap(what, f"  {mark} ", " " * 4), style), wrap(remedy, "    → ", " " * 6)]
+        lines.append("")
+    what, start = "library", "from course_kernels import group_gemm"
     if facts.in_checkout:
-        what, ready = "course", "make lab opens notebooks/00_start_here.ipynb"
-    verdict = f"The {what} does not run here yet: see above." if stopped else f"The {what} runs here: {ready}"
-    return "\n".join([*lines, *([""] if found else []), paint(verdict, "bold red" if stopped else "bold green")])
+        what, start = "course", "make lab opens notebooks/00_start_here.ipynb"
+    verdict = f"The {what} does not run here yet: see above." if stopped else f"The {what} runs here: {start}"
+    return "\n".join([*lines, paint(verdict, "bold red" if stopped else "bold green")])

@@ -6,10 +6,11 @@ from course_kernels.kernels.codes import Activation, Function
 
 
 @pytest.fixture(scope="module")
-def compiled():
+def compiled(tmp_path_factory):
     """PTX of a kernel that has nothing but the value and the slope of an activation's function."""
     cutlass = pytest.importorskip("cutlass", reason="needs the cutlass extra")
     from cutlass import cute
+    from cutlass.base_dsl.compiler import DumpDir
 
     from course_kernels.kernels.cute_sm90.epilogues.activations import function_and_slope
 
@@ -22,7 +23,8 @@ def compiled():
     def launched(activation: cutlass.Constexpr, x: cutlass.Float32):
         kernel(activation, x).launch(grid=(1, 1, 1), block=(1, 1, 1))
 
-    compile_ = cute.compile[cute.GPUArch("sm_90a"), cute.KeepPTX(True)]
+    folder = str(tmp_path_factory.mktemp("code"))
+    compile_ = cute.compile[cute.GPUArch("sm_90a"), cute.KeepPTX(True), DumpDir(folder)]
     return lambda function: compile_(launched, Activation(function), cutlass.Float32(1.0)).__ptx__
 
 
