@@ -34,6 +34,7 @@ exit codes: 0 the course runs here (without a checkout: the library does); 1 it 
 """
 Quick = Annotated[bool, Option("--quick", help="run and compile nothing")]
 NEEDED = ("jupyterlab", "ipykernel", "matplotlib", "numpy")  # to open and run a notebook
+TRITON = ("triton", "pytorch-triton", "triton-rocm", "pytorch-triton-rocm")  # its names, beside builds of torch
 CUTLASS = ("nvidia-cutlass-operators", "nvidia-cutlass-dsl", "apache-tvm-ffi")
 
 
@@ -77,10 +78,13 @@ def run(as_json: Json = False, quick: Quick = False) -> int:
 def examine(trials: bool = True) -> Machine:
     """The facts about this machine and this process. Trials of a kernel and the compiler take some seconds."""
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    names = ("triton", *NEEDED, *CUTLASS, "helion")
-    installed = {name: next((found.version for found in distributions(name=name)), None) for name in names}
+    names = {"triton": TRITON} | {name: (name,) for name in (*NEEDED, *CUTLASS, "helion")}
+    installed = {
+        name: next((found.version for each in of for found in distributions(name=each)), None)
+        for name, of in names.items()
+    }
     asked = "\n".join(each for found in distributions(name="torch") for each in found.requires or [])
-    triton_wanted = re.search(r"^triton\s*==\s*([\d.]+)", asked, re.MULTILINE)
+    triton_wanted = re.search(rf"^(?:{'|'.join(TRITON)})\s*==\s*([\d.]+)", asked, re.MULTILINE)
     hip, cuda = torch.version.hip, torch.version.cuda
     refused = attempt(lambda: runtime.check_can_launch(runtime.device()))
     facts = Machine(

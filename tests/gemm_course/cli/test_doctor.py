@@ -292,6 +292,7 @@ def test_a_wrong_result_is_a_finding(monkeypatch):
     [
         ([["filelock", "triton==3.6.0; platform_system == 'Linux'"]], "3.6.0"),
         ([["filelock", "tritonclient==2.0"]], None),
+        ([["filelock", "triton-rocm==3.7.1; platform_system == 'Linux'"]], "3.7.1"),
         ([None], None),  # it requires nothing
         ([], None),  # torch was built from source
     ],
@@ -300,6 +301,16 @@ def test_triton_that_torch_asks_for(monkeypatch, found, wanted):
     torchs = [SimpleNamespace(requires=each, version="2.13.0") for each in found]
     monkeypatch.setattr(doctor, "distributions", lambda name: torchs if name == "torch" else [])
     assert doctor.examine(trials=False).triton_wanted == wanted
+
+
+@pytest.mark.parametrize("name", doctor.TRITON)
+def test_triton_is_found_by_any_of_its_names(monkeypatch, name):
+    """On PyTorch's index, builds for ROCm and of nights are named otherwise."""
+    monkeypatch.setattr(
+        doctor, "distributions", lambda name, of=name: [SimpleNamespace(version="3.8.0", requires=[])] * (name == of)
+    )
+    monkeypatch.setattr(doctor, "isolation", lambda facts: [])
+    assert doctor.examine(trials=False).packages["triton"] == "3.8.0"
 
 
 @pytest.mark.parametrize(
