@@ -90,9 +90,9 @@ def _problem(rng: random.Random, family, wanted, later, also, whole: bool = Fals
 def _tells_apart(found, sizes, columns, wanted, later, also, whole: bool) -> bool:
     """True if operators, sizes and columns suit `_problem`. Few do, so the quick tests come first."""
     scores = [score(each, sizes, columns) for each in found]
-    right = [each for each, its in zip(found, scores) if its == min(scores)]
-    least = [area for area, _ in scores if area == min(scores)[0]]
-    if len(least) != (len(found) if whole else len(right)):
+    least = min(scores)
+    right = [each for each, its in zip(found, scores) if its == least]
+    if sum(area == least[0] for area, _ in scores) != (len(found) if whole else len(right)):
         return False
 
     def pick(name: str) -> Operator:
