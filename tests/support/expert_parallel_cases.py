@@ -75,24 +75,24 @@ def close(dtype, **pairs):
 
 
 def same_as_one(world, ids=None, sizes=SIZES, dtype=torch.float32, parallel=None, transport=None, **options):
-    """Result and gradients of tokens of all ranks equal those of one process that has everything."""
+    """Result and gradients of tokens of all ranks equal those of one process that has everything, on the usual backend:
+    in the interpreter that took as long as all else, on every rank."""
     x, chosen, weights, grad = tokens_of(world, sizes, dtype)
     if ids is not None:
         chosen = [ids(each) for each in chosen]
     parameters = weights_of(world.device, dtype)
     whole = leaves(torch.cat(x), torch.cat(weights), *parameters)
 
-    def layer(x, w, gate_up, down, gate_up_bias, down_bias, ids, **more):
-        return moe_feed_forward(
-            x, gate_up, down, ids, w, gate_up_bias=gate_up_bias, down_bias=down_bias, **options, **more
-        )
+    def layer(x, w, gate_up, down, gate_up_bias, down_bias, ids, **options):
+        return moe_feed_forward(x, gate_up, down, ids, w, gate_up_bias=gate_up_bias, down_bias=down_bias, **options)
 
-    wanted = layer(*whole, torch.cat(chosen))
+    usual = {name: value for name, value in options.items() if name not in KERNELS}
+    wanted = layer(*whole, torch.cat(chosen), **usual)
     wanted.backward(torch.cat(grad))
     own = leaves(x[world.rank], weights[world.rank], *(mine(world, each) for each in parameters))
     ep = ExpertParallel(world.group, EXPERTS, **(parallel or {}))
     ep.transport = transport or ep.transport
-    got = layer(*own, chosen[world.rank], ep=ep)
+    got = layer(*own, chosen[world.rank], ep=ep, **options)
     got.backward(grad[world.rank])
     here = [each.shape[0] for each in x]
     pairs = {"result": (got, wanted.split(here)[world.rank])}
@@ -719,5 +719,15 @@ BOTH = {
 LAST = {"dead_rank": dead_rank, "other_gradients": other_gradients}
 ON_GPUS = {each.__name__: each for each in (symmetric_checks, symmetric, symmetric_graph)}
 
+
+def prepare():
+    """Import what the kernels, DTensors and forward-mode derivatives import when they are first used."""
+    import torch._decomp.decompositions_for_jvp
+    import torch._dynamo
+
+    x, ids, weights = torch.ones(1, HIDDEN), torch.zeros(1, TOP_K, dtype=torch.int64), torch.ones(1, TOP_K)
+    moe_feed_forward(x, *weights_of("cpu")[:2], ids, weights, **KERNELS)
+
+
 if __name__ == "__main__":
-    ranks.main(BOTH | (ON_GPUS if sys.argv[2] == "cuda" else {}) | LAST)
+    ranks.main(BOTH | (ON_GPUS if sys.argv[2] == "cuda" else {}) | LAST, prepare)

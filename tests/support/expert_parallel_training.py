@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import tempfile
 
 import torch
@@ -26,12 +27,13 @@ from expert_parallel_cases import EXPERTS, HIDDEN, INNER, TOP_K, close, leaves, 
 GIVEN = train_experts.parse([])
 
 
-def alone(world, most=1.0):
-    """Losses and norms of one process that has all tokens."""
+@functools.cache
+def alone(device, most=1.0):
+    """Losses and norms of one process that has all tokens, step by step."""
     torch.manual_seed(0)
-    whole = train_experts.Model(**train_experts.SIZES).to(world.device)
+    whole = train_experts.Model(**train_experts.SIZES).to(device)
     data = train_experts.batches(GIVEN.steps, GIVEN.tokens, GIVEN.hidden, 0, 1)
-    return train_experts.train(whole, data, world.device, most=most)
+    return list(train_experts.train(whole, data, device, most=most))
 
 
 def same_training(got, wanted):
@@ -51,7 +53,7 @@ def part(world, steps=GIVEN.steps):
 def fsdp_and_experts(world):
     """The example: FSDP2 over one dimension of a mesh, experts over the other, FSDP of the dense part over both. Then a
     few steps with experts over all ranks, where FSDP2 has one rank to shard them over."""
-    wanted = list(alone(world))
+    wanted = alone(world.device)
     for expert_ranks, steps in ((2, GIVEN.steps), (world.size, 4)):
         model = train_experts.build(train_experts.parse(["--expert-ranks", str(expert_ranks)]), world.device)
         local, whole = train_experts.stored(model)
@@ -84,7 +86,7 @@ def ddp_and_experts(world):
     losses = torch.tensor([loss for loss, _ in train_experts.train(wrapped, part(world), world.device, most=None)])
     dist.all_reduce(losses := losses.to(world.device))
     mean = [(loss, None) for loss in (losses / world.size).tolist()]
-    return same_training(mean, alone(world, most=None))
+    return same_training(mean, alone(world.device, most=None))
 
 
 def checkpointed(world):
@@ -253,7 +255,7 @@ def page_trains(world):
         optimizer.zero_grad()
         dist.all_reduce(loss := loss.detach())
         losses.append(((loss / world.size).item(), square.sqrt().item()))
-    if (found := same_training(losses, list(alone(world))[:steps])) is not True:
+    if (found := same_training(losses, alone(world.device)[:steps])) is not True:
         return found
     before = {name: value.full_tensor() for name, value in model.state_dict().items()}
     folder = [tempfile.mkdtemp() if world.rank == 0 else None]
@@ -326,5 +328,13 @@ CASES = {
     )
 }  # fmt: skip
 
+
+def prepare():
+    """Compile a layer: four processes that each imported and looked up all that this needs took 6 s longer."""
+    layer = torch.compile(Experts(EXPERTS, HIDDEN, INNER, bias=True), backend="aot_eager")
+    layer(torch.ones(1, HIDDEN), torch.zeros(1, TOP_K, dtype=torch.int64), torch.ones(1, TOP_K))
+    torch._dynamo.reset()
+
+
 if __name__ == "__main__":
-    ranks.main(CASES)
+    ranks.main(CASES, prepare)

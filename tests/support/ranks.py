@@ -80,8 +80,9 @@ def _collected(results, workers, patience) -> list[dict]:
     return found
 
 
-def main(cases) -> None:
-    """Run cases in the processes that the command line asks for."""
+def main(cases, prepare=None) -> None:
+    """Run cases in the processes that the command line asks for. Before they fork, ``prepare`` does once what each
+    of them would do first, such as imports. It computes no gradients: a fork cannot use autograd's threads."""
     size, kind = int(sys.argv[1]), sys.argv[2]
     pickle.dumps(cases)  # as it is for processes that are not forked: one without GPUs shall notice, too
     with socket.socket() as probe:
@@ -89,6 +90,8 @@ def main(cases) -> None:
         port = probe.getsockname()[1]
     if kind == "cpu":
         interpreter.prepare_once()
+        if prepare is not None:
+            prepare()
     # A fork has torch already; a GPU's context does not live through one.
     context = multiprocessing.get_context("fork" if kind == "cpu" else "spawn")
     results = context.Queue()
