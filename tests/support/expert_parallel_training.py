@@ -7,9 +7,7 @@ import functools
 import tempfile
 
 import torch
-import torch._dynamo  # slow imports: here, before the processes fork
-import torch._functorch.aot_autograd
-import torch._inductor.lowering
+import torch._dynamo
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
