@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import importlib
 import importlib.util
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,6 +13,7 @@ pytest.importorskip("transformers", minversion="5.24", reason="needs transformer
 
 import transformers
 
+import forked
 from course_kernels import moe_feed_forward, runtime
 from course_kernels.integrations import transformers as ours
 from course_kernels.moe import ACTIVATIONS, Activation, Function
@@ -442,7 +441,8 @@ def test_float8_forms_that_are_not_supported(options):
 
 def test_nothing_else_imports_transformers():
     code = "import course_kernels, course_kernels.integrations, sys; assert 'transformers' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = forked.run(code)
+    assert done.returncode == 0, done.stderr
 
 
 OLD = (
@@ -459,7 +459,7 @@ OLD = (
 )
 def test_without_a_transformers_that_is_known_it_says_what_to_install(module, before, got):
     code = f"{before}; import course_kernels.integrations.{module}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = forked.run(code)
     said = done.stderr.strip().splitlines()[-1]
     assert said.startswith("ImportError: course_kernels.integrations needs transformers 5.24 (")
     assert got in said
