@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import types
 from pathlib import Path
@@ -296,11 +297,12 @@ def on_mesh(case, world):
     return case(world.mesh())
 
 
-if __name__ == "__main__":
-    # Once, before the processes fork: without them the compiler takes two seconds of each.
-    import torch._dynamo
-    import torch._functorch.aot_autograd
-    import torch._inductor.lowering
-    import torch.distributed.tensor
+def prepare():
+    """Import what the compiler imports when it is first used."""
+    of_torch = ("_dynamo", "_functorch.aot_autograd", "_inductor.lowering", "distributed.tensor")
+    for name in of_torch:
+        importlib.import_module(f"torch.{name}")
 
-    ranks.main({name: functools.partial(on_mesh, case) for name, case in CASES.items()})
+
+if __name__ == "__main__":
+    ranks.main({name: functools.partial(on_mesh, case) for name, case in CASES.items()}, prepare)
