@@ -180,6 +180,7 @@ class HopperGroupedGemm:
             cluster=(config.cluster, 1, 1),
             min_blocks_per_mp=1,
             stream=stream,
+            use_pdl=True,  # "programmatic dependent launch": blocks begin before the stream's last kernel has ended
         )
 
     @cute.kernel
@@ -227,6 +228,7 @@ class HopperGroupedGemm:
         # No CTA may write to the other's stages, or count on its barriers, before they are set up.
         cluster = (config.cluster, 1)
         pipeline.pipeline_init_arrive(cluster_shape_mn=cluster, is_relaxed=True)
+        cute.arch.griddepcontrol_wait()  # up to here no memory is touched that the kernel before may write
         window = first_window(config, along, problem)  # reads the first groups' ends meanwhile
         pipeline.pipeline_init_wait(cluster_shape_mn=cluster)
 
@@ -250,6 +252,9 @@ class HopperGroupedGemm:
                     if cutlass.const_expr(self.skips_stages):
                         state = skip_stages(ring, state)
                     window, tile, place = dynamic_order.next_to_load(config, along, problem, order, window, place)
+                # The next kernel's blocks may begin where these end. Not earlier: they would take SMs that are left to
+                # others, and here a block may wait for what those others send.
+                cute.arch.griddepcontrol_launch_dependents()
                 if cutlass.const_expr(config.dynamic and self.counts_loads) and thread == 0:
                     cute.arch.atomic_add(loaded, Int32(2**30), sem="relaxed", scope="cta")
                 # A CTA that ends while the other still reports to its barriers would be written to after its end.

@@ -120,6 +120,18 @@ def test_an_activations_argument_is_read_and_its_gradient_stored(compiled, confi
     assert ptx.count("st.global.b32") == 2 * sets, "of the dot products a row a store"
 
 
+@pytest.mark.parametrize("rows", ["ends", "pieces"])
+def test_a_block_begins_beside_the_kernel_before_and_reads_after_its_end(compiled, rows):
+    ptx = compiled(WIDE, Form(rows=rows, load="gather", epilogue="gated", activation=SWIGLU)).ptx
+    (waits,) = re.finditer(r"griddepcontrol\.wait", ptx)
+    accesses = [each.start() for each in re.finditer(r"\b(?:ld|st|red|atom|cp\.async\S*)\.\S*global", ptx)]
+    assert accesses and waits.end() < min(accesses)
+    # Begun while rows are waited for, the next kernel's blocks would keep the SMs of the kernel that sends these.
+    (lets,) = re.finditer(r"griddepcontrol\.launch_dependents", ptx)
+    loads = [each.start() for each in re.finditer(r"cp\.async\.bulk\.tensor\.\dd\.shared::\S*global", ptx)]
+    assert loads and max(loads) < lets.start()
+
+
 @pytest.mark.parametrize("epilogue", ["gated", "gated_pre", "gated_backward"])
 def test_rows_in_pieces_are_waited_for(compiled, epilogue):
     """One poll of a piece, and one while it is not there."""
