@@ -125,11 +125,13 @@ def test_a_block_begins_beside_the_kernel_before_and_reads_after_its_end(compile
     ptx = compiled(WIDE, Form(rows=rows, load="gather", epilogue="gated", activation=SWIGLU)).ptx
     (waits,) = re.finditer(r"griddepcontrol\.wait", ptx)
     accesses = [each.start() for each in re.finditer(r"\b(?:ld|st|red|atom|cp\.async\S*)\.\S*global", ptx)]
-    assert accesses and waits.end() < min(accesses)
+    assert accesses
+    assert waits.end() < min(accesses)
     # Begun while rows are waited for, the next kernel's blocks would keep the SMs of the kernel that sends these.
     (lets,) = re.finditer(r"griddepcontrol\.launch_dependents", ptx)
     loads = [each.start() for each in re.finditer(r"cp\.async\.bulk\.tensor\.\dd\.shared::\S*global", ptx)]
-    assert loads and max(loads) < lets.start()
+    assert loads
+    assert max(loads) < lets.start()
 
 
 @pytest.mark.parametrize("epilogue", ["gated", "gated_pre", "gated_backward"])
