@@ -18,10 +18,11 @@ from course_kernels.engine import torch_loop, triton_launch
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.plans import PlanCache
 from course_kernels.engine.product import Ends
+from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.moe import Routing
 from moe_calls import FeedForward, Journey, Route
 from places import ROOT
-from sanitize_calls import cute_layers, run_called
+from sanitize_calls import cute_layers, in_one_block, run_called
 from scaled_calls import Pack
 
 pytestmark = pytest.mark.skipif(runtime.mode() == "gpu", reason="the interpreter runs Python, which can be watched")
@@ -132,6 +133,15 @@ def smaller(case):
 @pytest.mark.parametrize("case", [case for case in cute_layers() if case.config == 0 or "wei" in str(case)], ids=str)
 def test_layers_of_the_kernel_in_cute_dsl_take_it(case):
     assert "forms" in run_called(smaller(case))
+
+
+def test_racecheck_sees_one_block_where_threads_read_stages():
+    """And memcheck the configuration as it is."""
+    (case,) = (each for each in cute_layers() if getattr(each.call, "recipe", None) == "blockwise" and each.config == 0)
+    staged, others = Form("k", operand_bytes=1, scaling="blocks"), Form("m", operand_bytes=1, scaling="blocks")
+    assert case.choose(staged).cluster == 2
+    assert in_one_block(case.choose(staged), staged) == replace(case.choose(staged), cluster=1)
+    assert in_one_block(case.choose(others), others) == case.choose(others)
 
 
 def test_cases_of_a_kernel_are_those_that_can_run(monkeypatch):
