@@ -6,7 +6,7 @@ from gemm_course.cli import terminal
 from gemm_course.cli.exercise_argument import find_next, find_one
 from gemm_course.cli.exit_codes import OK
 from gemm_course.cli.options import ExerciseName
-from gemm_course.notebook.hint import show_next_hint
+from gemm_course.next_hint import show_next_hint
 
 EXAMPLES = """\
 examples:
