@@ -85,8 +85,8 @@ def sanitized(tool: str, kernels: str, names: Sequence[str], gpu: int = 0) -> di
     the host's GPUs."""
     options = ["--kernel-name-exclude", f"kernel_substring={_OF_TORCH}"]
     options += [] if kernels == "triton" else ["--report-api-errors", "no"]
-    one_block = ["--one-block"] if tool == "racecheck" else []
-    command = ["compute-sanitizer", "--tool", tool, *options, *_cases(kernels, [*one_block, *names])]
+    racecheck = ["--racecheck"] if tool == "racecheck" else []
+    command = ["compute-sanitizer", "--tool", tool, *options, *_cases(kernels, [*racecheck, *names])]
     printed = run(command, tell="exact;", gpu=gpu)
     cases = re.search(r"([1-9]\d*) cases ran in mode gpu", printed)
     summary = {"memcheck": r"ERROR SUMMARY: (\d+) errors?", "racecheck": r"RACECHECK SUMMARY: (\d+) hazards?"}[tool]

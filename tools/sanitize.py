@@ -9,7 +9,7 @@ The kernel in CuTe DSL runs on Hopper, with the packages of the extra cutlass. L
 things, which memcheck would count as API errors.
 Each result is compared with an oracle, so that a clean report is the report of kernels that did their work. Without
 a GPU the same cases run in Triton's interpreter, which checks this program and nothing else. `--list` names the cases;
-names given as arguments select some of them. racecheck needs `--one-block`: see ``sanitize_calls.in_one_block``.
+names given as arguments select some of them. racecheck needs `--racecheck`; ``compile_for_racecheck`` says why.
 """
 
 from __future__ import annotations
@@ -287,9 +287,9 @@ def known_cases(kernels: str) -> dict[str, Case | Packed | Jagged | Cute | Calle
     return {str(case): case for list_cases in listed for case in list_cases()}
 
 
-def run_any(case: Case | Packed | Jagged | Cute | Called, one_block: bool = False) -> str:
-    """Compute a case and compare; returns what it ran. ``one_block`` as in ``sanitize_calls.in_one_block``."""
-    called = functools.partial(run_called, one_block=one_block)
+def run_any(case: Case | Packed | Jagged | Cute | Called, racecheck: bool = False) -> str:
+    """Compute a case and compare; returns what it ran. ``racecheck`` as in ``sanitize_calls.compile_for_racecheck``."""
+    called = functools.partial(run_called, racecheck=racecheck)
     function = {Case: run, Packed: run_packed, Jagged: run_jagged, Cute: run_cute, Called: called}[type(case)]
     with nothing_measured():
         return function(case)
@@ -301,7 +301,7 @@ def main() -> None:
     kernels = dict(choices=("triton", "cute", "cute_layers"), default="triton", help="which (default: triton)")
     parser.add_argument("--kernels", **kernels)
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
-    parser.add_argument("--one-block", action="store_true", help="no clusters where racecheck cannot follow them")
+    parser.add_argument("--racecheck", action="store_true", help="kernels in a form that racecheck can follow")
     arguments = parser.parse_args()
     known = known_cases(arguments.kernels)
     if unknown := set(arguments.names) - set(known):
@@ -317,7 +317,7 @@ def main() -> None:
             print(f"{name}: skipped, this GPU does not multiply float8_e4m3fn")
             continue
         begin = time.monotonic()
-        print(f"{name}: exact; {run_any(case, arguments.one_block)}; {time.monotonic() - begin:.0f} s", flush=True)
+        print(f"{name}: exact; {run_any(case, arguments.racecheck)}; {time.monotonic() - begin:.0f} s", flush=True)
     if ck.runtime.mode() == "gpu":
         torch.cuda.synchronize()
     print(f"{len(chosen)} cases ran in mode {ck.runtime.mode()}")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import sys
 import unittest.mock
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -20,6 +21,7 @@ import torch
 
 import course_kernels as ck
 from calls import Call
+from course_kernels.dtypes import dtype_name
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.plans import PlanCache
 from course_kernels.engine.scaling import BLOCK_SCALINGS
@@ -226,26 +228,41 @@ def cute_layers() -> list[Called]:
     return [*layers, *(Called(InPieces(**whole), "cute", place) for place in range(0, places, 3))]
 
 
-def in_one_block(config: CuteConfig, form: Form) -> CuteConfig:
-    """The configuration without clusters of two blocks where threads read stages themselves. A reader arrives at the
-    barriers of both blocks, and racecheck does not follow an arrival that names its block, not even a block's own: it
-    reports the next round's writes as races. Where only TMA writes and wgmma reads, it watches neither."""
-    return replace(config, cluster=1) if form.stages_scales else config
+def compile_for_racecheck(config: CuteConfig, form: Form, dtype: str, out_dtype: str, **options) -> Callable:
+    """Compile a kernel whose threads read stages themselves so that racecheck can follow them: every lane gives a stage
+    back, not one for its warp, and no cluster has a second block.
+
+    racecheck takes an arrival at a barrier for the arriving thread's alone, also where its whole warp has met before
+    (``__syncwarp``), and reports what the other 31 have read as races with the next round's writes. Where TMA writes
+    and wgmma reads, it watches neither.
+    """
+    from course_kernels.kernels.cute_sm90 import kernel, stages
+    from course_kernels.kernels.cute_sm90.compilation import compile_for
+
+    def ring_of_lanes(*arguments):
+        with unittest.mock.patch.object(stages, "WARP_GROUP", 32 * stages.WARP_GROUP):  # readers are counted in warps
+            ring = stages.make_ring(*arguments)
+        return dataclasses.replace(ring, is_signaling_thread=True)
+
+    with unittest.mock.patch.object(kernel, "make_ring", ring_of_lanes):
+        return compile_for(replace(config, cluster=1), form, dtype, out_dtype, **options)
 
 
-def run_called(called: Called, one_block: bool = False) -> str:
-    """Compute a case and compare. Each tensor has an allocation that ends with it. ``one_block``: see
-    ``in_one_block``."""
+def run_called(called: Called, racecheck: bool = False) -> str:
+    """Compute a case and compare. Each tensor has an allocation that ends with it. ``racecheck``: it is under this
+    tool, see ``compile_for_racecheck``."""
     with contextlib.ExitStack() as stack:
+
+        def replaced(name: str, function: Callable) -> unittest.mock.Mock:
+            return stack.enter_context(unittest.mock.patch.object(cute, name, side_effect=function))
+
         if called.backend == "cute":
             stack.enter_context(without_triton())
         if called.config is not None:
             PlanCache.clear_all()  # a plan of an earlier case may have another configuration
-
-            def choose(form: Form, *others) -> CuteConfig:
-                return in_one_block(called.choose(form), form) if one_block else called.choose(form)
-
-            chosen = stack.enter_context(unittest.mock.patch.object(cute, "choose", side_effect=choose))
+            chosen = replaced("choose", called.choose)
+        if racecheck:
+            replaced("compiled", functools.partial(compiled_for_racecheck, cute.compiled))
         called.call.check(ck.runtime.device(), called.backend, guards=False)
     done = f"{called.call.api} of {len(called.call.sizes)}"
     if not isinstance(called.config, int):
@@ -255,6 +272,13 @@ def run_called(called: Called, one_block: bool = False) -> str:
     if missing := forms_of(called.call) - forms:
         raise AssertionError(f"{called}: the kernel in CuTe DSL was not asked for {sorted(missing)}")
     return f"{done}, {len(forms)} forms"
+
+
+def compiled_for_racecheck(compiled: Callable, config, form: Form, dtype, out_dtype, device) -> Callable:
+    """Do what ``cute.compiled`` does, or what racecheck needs in its place."""
+    if not form.stages_scales:
+        return compiled(config, form, dtype, out_dtype, device)
+    return compile_for_racecheck(config, form, dtype_name(dtype), dtype_name(out_dtype))
 
 
 def forms_of(call: FeedForward | InPieces) -> set[tuple[str, str, str, str]]:

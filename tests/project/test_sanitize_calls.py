@@ -5,24 +5,28 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 import course_kernels as ck
 import moe_calls
 import scaled_calls
 from course_kernels import runtime
 from course_kernels.distributed.transports import peers
+from course_kernels.dtypes import FP8
 from course_kernels.engine import torch_loop, triton_launch
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.plans import PlanCache
 from course_kernels.engine.product import Ends
+from course_kernels.kernels.cute_sm90.config import CONFIGS, configs_for
 from course_kernels.kernels.cute_sm90.form import Form
 from course_kernels.moe import Routing
 from moe_calls import FeedForward, Journey, Route
 from places import ROOT
-from sanitize_calls import cute_layers, in_one_block, run_called
+from sanitize_calls import compile_for_racecheck, compiled_for_racecheck, cute_layers, run_called
 from scaled_calls import Pack
 
 pytestmark = pytest.mark.skipif(runtime.mode() == "gpu", reason="the interpreter runs Python, which can be watched")
@@ -135,13 +139,27 @@ def test_layers_of_the_kernel_in_cute_dsl_take_it(case):
     assert "forms" in run_called(smaller(case))
 
 
-def test_racecheck_sees_one_block_where_threads_read_stages():
-    """And memcheck the configuration as it is."""
-    (case,) = (each for each in cute_layers() if getattr(each.call, "recipe", None) == "blockwise" and each.config == 0)
-    staged, others = Form("k", operand_bytes=1, scaling="blocks"), Form("m", operand_bytes=1, scaling="blocks")
-    assert case.choose(staged).cluster == 2
-    assert in_one_block(case.choose(staged), staged) == replace(case.choose(staged), cluster=1)
-    assert in_one_block(case.choose(others), others) == case.choose(others)
+def test_racecheck_can_follow_who_gives_a_stage_back():
+    """Every lane of both warp groups arrives, at a barrier of its own block."""
+    pytest.importorskip("cutlass", reason="needs the cutlass extra")
+    from cutlass import cute as dsl
+
+    from course_kernels.kernels.cute_sm90.compilation import compile_for
+
+    form = Form("k", operand_bytes=1, scaling="blocks")
+    config, made = configs_for(form)[0], {}
+    for function in (compile_for, compile_for_racecheck):
+        ptx = function(config, form, "float8_e4m3fn", "bfloat16", options=(dsl.KeepPTX(True),)).__ptx__
+        registers = set(re.findall(r"mbarrier\.init\S+\s+\S+ (%r\d+);", ptx))
+        counts = {int(count) for to, count in re.findall(r"mov\.b32\s+(%r\d+), (\d+);", ptx) if to in registers}
+        made[function] = counts, "mapa" in ptx
+    assert config.cluster == 2
+    assert made == {compile_for: ({33, 16}, True), compile_for_racecheck: ({33, 256}, False)}
+
+
+def test_racecheck_changes_no_other_kernel():
+    given = CONFIGS[0], Form("m", operand_bytes=1, scaling="blocks"), FP8, torch.bfloat16, "device"
+    assert compiled_for_racecheck(lambda *asked: asked, *given) == given
 
 
 def test_cases_of_a_kernel_are_those_that_can_run(monkeypatch):

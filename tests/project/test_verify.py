@@ -21,9 +21,9 @@ def commands(monkeypatch):
     def stand_in(command, tell=None, gpu=None):
         if "--list" in command:
             return "\n".join(CASES) + "\nwarning: something has spaces\n"
-        names = [each for each in command[command.index("--kernels") + 2 :] if each != "--one-block"]
+        names = [each for each in command[command.index("--kernels") + 2 :] if each != "--racecheck"]
         tool = command[2] if command[0] == "compute-sanitizer" else "none"
-        assert ("--one-block" in command) == (tool == "racecheck")
+        assert ("--racecheck" in command) == (tool == "racecheck")
         run.append((tool, names))
         return f"{len(names) - stand_in.lost} cases ran in mode gpu\n{stand_in.said[tool]}\n"
 
