@@ -100,12 +100,11 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module", autouse=True)
 def no_compiled_code_left():
-    """Fail if code for a GPU, such as ``name.sm_90a.ptx``, is left in the working directory.
+    """Fail if code for a GPU, such as ``name.sm_90a.ptx``, is in the working directory: left by a test, or committed.
 
     CuTe DSL puts the code that it keeps there, unless ``DumpDir`` names another folder.
     """
-    here = Path.cwd()
-    before = set(here.glob("*.sm_*"))
     yield
-    left = sorted(path.name for path in set(here.glob("*.sm_*")) - before)
-    assert not left, f"left in {here}: {', '.join(left)}"
+    here = Path.cwd()
+    left = sorted(path.name for path in here.glob("*.sm_*"))
+    assert not left, f"in {here}: {', '.join(left)}"

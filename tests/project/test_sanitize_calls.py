@@ -139,17 +139,18 @@ def test_layers_of_the_kernel_in_cute_dsl_take_it(case):
     assert "forms" in run_called(smaller(case))
 
 
-def test_racecheck_can_follow_who_gives_a_stage_back():
+def test_racecheck_can_follow_who_gives_a_stage_back(tmp_path):
     """Every lane of both warp groups arrives, at a barrier of its own block."""
     pytest.importorskip("cutlass", reason="needs the cutlass extra")
     from cutlass import cute as dsl
+    from cutlass.base_dsl.compiler import DumpDir
 
     from course_kernels.kernels.cute_sm90.compilation import compile_for
 
     form = Form("k", operand_bytes=1, scaling="blocks")
-    config, made = configs_for(form)[0], {}
+    config, made, options = configs_for(form)[0], {}, (dsl.KeepPTX(True), DumpDir(str(tmp_path)))
     for function in (compile_for, compile_for_racecheck):
-        ptx = function(config, form, "float8_e4m3fn", "bfloat16", options=(dsl.KeepPTX(True),)).__ptx__
+        ptx = function(config, form, "float8_e4m3fn", "bfloat16", options=options).__ptx__
         registers = set(re.findall(r"mbarrier\.init\S+\s+\S+ (%r\d+);", ptx))
         counts = {int(count) for to, count in re.findall(r"mov\.b32\s+(%r\d+), (\d+);", ptx) if to in registers}
         made[function] = counts, "mapa" in ptx
