@@ -366,8 +366,8 @@ for height in (4, 16):
 #
 # It is also launched early: its CTAs may begin while the stream's kernel before still runs (*programmatic dependent
 # launch*). They set up barriers, and then wait for that kernel's end (`griddepcontrol_wait`), before anything is read.
-# A CTA that loads no further tile lets the next kernel's begin. A layer of few tokens, whose two products follow one
-# another, gains two or three parts in a hundred.
+# A CTA that loads no further tile lets the next kernel's begin. So a kernel's first steps are hidden behind the end of
+# the one before it, as where a layer's two products follow one another.
 
 # %%
 from course_kernels.kernels.cute_sm90 import kernel, mainloop, scheduler
