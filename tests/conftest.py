@@ -68,9 +68,16 @@ if runtime.mode() == "gpu":
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_teardown():
-        """Give the GPU's memory back that torch keeps: other workers share it."""
+        """Give the GPU's memory back that torch keeps: other workers share it. Fail if the test has left another GPU or
+        another stream the current one: kernels that later tests launch would not wait for their operands."""
+        if not torch.cuda.is_initialized():
+            return
         if torch.cuda.memory_reserved() > 2**30:
             torch.cuda.empty_cache()
+        first = torch.cuda.default_stream(0)
+        left = torch.cuda.current_device(), torch.cuda.current_stream()
+        torch.cuda.set_stream(first)
+        assert left == (0, first), f"GPU {left[0]} and {left[1]} are the current ones after it"
 
 
 @pytest.hookimpl(wrapper=True)

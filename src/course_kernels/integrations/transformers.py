@@ -114,7 +114,7 @@ def experts_forward(
         return out.to(hidden_states.dtype)
 
     def product(rows: Tensor, ends: Tensor, second: bool) -> Tensor:
-        return grouped_mm(rows, (last if second else first).mT, offs=ends, bias=biases[second])
+        return grouped_mm(rows, (last if second else first).mT, offs=ends, bias=biases[int(second)])
 
     return _on_products(self, x, top_k_index, top_k_weights, product).to(hidden_states.dtype)
 
@@ -170,7 +170,7 @@ def fp8_experts_forward(
 
     def product(rows: Tensor, ends: Tensor, second: bool) -> Tensor:
         refuse_transforms("grouped experts in float8", "use backward()")
-        return _Float8Product.apply(rows, weights[second], scales[second].float(), ends)
+        return _Float8Product.apply(rows, weights[int(second)], scales[int(second)].float(), ends)
 
     return _on_products(self, hidden_states, top_k_index, top_k_weights, product)
 
@@ -178,7 +178,8 @@ def fp8_experts_forward(
 def activation_of(experts: nn.Module) -> Activation | None:
     """Return the activation of a module's experts; None if this library does not know it."""
     if experts.has_gate:
-        gate = getattr(experts._apply_gate, "__func__", None)  # none of an instance's own
+        # None of an instance's own. torch.compile finds no function of a bound method to be the same as another.
+        gate = None if "_apply_gate" in experts.__dict__ else type(experts)._apply_gate
         if gate is not moe._default_apply_gate:
             return _known_gate(experts, gate)
     function, alpha = _FUNCTIONS.get(type(experts.act_fn), (None, 1.0))
@@ -195,7 +196,7 @@ def _known_gate(experts: nn.Module, gate: object) -> Activation | None:
         return _float8_gate(experts)
     for kind in type(experts).__mro__:
         known = _GATES.get(f"{kind.__module__} {kind.__name__}")
-        if known is not None and gate is kind.__dict__.get("_apply_gate"):
+        if known is not None and gate is kind._apply_gate:
             of_alpha, of_limit, shift = known
             silu = of_alpha is not None or _FUNCTIONS.get(type(experts.act_fn)) == (Function.SILU, 1.0)
             alpha = 1.0 if of_alpha is None else getattr(experts, of_alpha)

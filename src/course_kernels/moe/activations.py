@@ -22,7 +22,7 @@ ACTIVATIONS = {
     "relu": Activation(Function.RELU, gated=False),
     "relu2": Activation(Function.RELU2, gated=False),
 }
-_FUNCTIONS = tuple(Function)  # torch 2.11 cannot trace the enumeration's making of it
+_FUNCTIONS = tuple(Function)  # torch 2.11 cannot trace the enumeration's making of it, nor what it makes of a number
 
 
 def activation_of(given: str | Activation) -> Activation:
@@ -56,7 +56,9 @@ def activation_of(given: str | Activation) -> Activation:
         raise ValueError(f"activation must have a limit above 0, or None, got {limit}")
     if shift and not gated:
         raise ValueError(f"activation must have a shift of 0 where it is not gated, got {shift}: there is no up")
-    return Activation(Function(function), gated, float(alpha), None if limit is None else float(limit), float(shift))
+    if type(function) is int:
+        function = Function(function)
+    return Activation(function, gated, float(alpha), None if limit is None else float(limit), float(shift))
 
 
 def activate(pre: Tensor, activation: Activation, interleaved: bool) -> Tensor:
