@@ -422,10 +422,11 @@ def refused(world):
 def dead_rank(world):
     """A rank that does not make the call: the others end in the time-out of their group, with the context."""
     seconds = 1 if world.device.type == "cpu" else 6
-    group = dist.new_group(timeout=timedelta(seconds=seconds), backend=dist.get_backend())
+    group = dist.new_group(timeout=timedelta(seconds=60), backend=dist.get_backend())
     ep = ExpertParallel(group, EXPERTS)
     _, ids, *_ = tokens_of(world)
-    ep.plan(ids[world.rank])
+    ep.plan(ids[world.rank])  # the ranks connect, which takes seconds where other tests keep the host busy
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
     if world.rank == 1:
         time.sleep(1.5 * seconds)
         return True
