@@ -132,8 +132,7 @@ class HelionDefault(Provider):
         """The default is asked of Helion for these operands."""
         kernels = importlib.import_module("course_kernels.jagged.helion_kernels")
         shared, B, offsets = operands_of(operands)
-        untuned = kernels.make_kernel(self.kernel, shared.a, B)
-        config = untuned.bind(kernels.arguments(self.kernel, shared.a, B, offsets)).config_spec.default_config()
+        config = kernels.bind(self.kernel, shared.a, B, offsets).config_spec.default_config()
         call = {"": lambda: kernels.multiply(self.kernel, shared.a, B, offsets, dict(config))}
         return Calls(forward=call, operands=shared)
 

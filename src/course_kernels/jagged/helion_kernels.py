@@ -4,7 +4,7 @@ A Helion kernel says what each tile computes; block sizes, warps, loop order, sw
 configuration, and Helion writes the Triton kernel for it. To read that kernel, on a machine without a GPU too, with any
 operands on the CPU, whether Triton is interpreted or not:
 
-    make_kernel(kernel, A_packed, B, config).bind(arguments(kernel, A_packed, B, group_offsets)).to_triton_code(config)
+    bind(kernel, A_packed, B, group_offsets, config).to_triton_code(config)
 
 Nothing is tuned at call time: ``tuned`` looks the configuration up. On CPU tensors Triton's interpreter runs the
 kernel; Helion's own, ``HELION_INTERPRET=1``, excludes it.
@@ -12,9 +12,11 @@ kernel; Helion's own, ``HELION_INTERPRET=1``, excludes it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import weakref
 
 import torch
 from torch import Tensor
@@ -40,6 +42,7 @@ except ImportError as error:
 
 _INTERPRETER_WORKERS = 4
 _UNSET = ("", "0", "false", "no", "off")
+_bound: weakref.WeakSet[helion.Kernel] = weakref.WeakSet()
 _INT32_REACH = 2**31 - 2**20  # elements, less those of a boundary block
 
 
@@ -176,6 +179,23 @@ def arguments(kernel: str, A_packed: Tensor, B: Tensor, group_offsets: Tensor) -
     return *operands, runtime.num_sms(A_packed.device) or _INTERPRETER_WORKERS, width
 
 
+def bind(
+    kernel: str, A_packed: Tensor, B: Tensor, group_offsets: Tensor, config: dict | None = None
+) -> helion.runtime.kernel.BoundKernel:
+    """The Helion kernel for operands like these; with ``config`` compiled down to Triton's language.
+
+    The current GPU stays the current one: on a host of several, the first kernel that Helion makes in a process leaves
+    the last GPU so (1.5.0), where a launch would not wait for operands of another.
+    """
+    function = make_kernel(kernel, A_packed, B, config)
+    with torch.cuda.device(torch.cuda.current_device()) if torch.cuda.is_available() else contextlib.nullcontext():
+        bound = function.bind(arguments(kernel, A_packed, B, group_offsets))
+        if config is not None:
+            bound.set_config(function.configs[0])
+            _bound.add(function)
+    return bound
+
+
 @widened_on_cpu
 def multiply(kernel: str, A_packed: Tensor, B: Tensor, group_offsets: Tensor, config: dict | None = None) -> Tensor:
     """The product of checked operands with no extent of 0, as ``triton_kernels.multiply``.
@@ -197,6 +217,8 @@ def multiply(kernel: str, A_packed: Tensor, B: Tensor, group_offsets: Tensor, co
         dtype = torch.promote_types(A_packed.dtype, B.dtype)
         config = find_config(kernel, total_m, N, K, G, dtype, runtime.Device.of(A_packed.device).arch)
     function = make_kernel(kernel, A_packed, B, config)
+    if function not in _bound:
+        bind(kernel, A_packed, B, group_offsets, config)
     return function(*arguments(kernel, A_packed, B, group_offsets))
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from course_kernels import grouped_gemm_jagged, grouped_gemm_jagged_persistent
 from course_kernels.bench import jagged
-from jagged_cases import FUNCTIONS, IMPLEMENTATIONS, offsets_of
+from jagged_cases import FUNCTIONS, IMPLEMENTATIONS, needs_helion, offsets_of
 
 pytestmark = pytest.mark.gpu
 
@@ -127,3 +130,22 @@ def test_thousands_of_groups():
     for implementation in ("auto", "triton"):
         result = grouped_gemm_jagged_persistent(A_packed, B, offsets_of(sizes), implementation=implementation)
         check(result, A_packed, B, sum(sizes))
+
+
+@needs_helion
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("own", [0, 1])
+def test_helions_first_kernel_of_a_process_is_launched_on_its_operands_gpu(own):
+    code = f"""
+import torch
+from course_kernels import grouped_gemm_jagged
+A_packed, B = (torch.ones(shape, dtype=torch.float16, device="cuda:{own}") for shape in ((4096, 512), (512, 512)))
+for end in (4096, 1024):
+    torch.cuda._sleep(10**8)
+    offsets = torch.full((2,), end, dtype=torch.int32, device="cuda:{own}") * torch.arange(2, device="cuda:{own}")
+    result = grouped_gemm_jagged(A_packed, B, offsets, implementation="helion")
+    assert result.sum(1, dtype=torch.float64).tolist() == [512.0**2] * end + [0.0] * (4096 - end)
+    assert torch.cuda.current_device() == 0
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

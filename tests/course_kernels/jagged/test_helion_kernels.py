@@ -37,8 +37,7 @@ def generated(kernels, kernel, dtype=torch.bfloat16):
     """The Triton code for the shape of Helion's example, with the arguments of the launch."""
     A_packed, B = torch.empty(640, 256, dtype=dtype), torch.empty(256, 128, dtype=dtype)
     offsets = torch.empty(5, dtype=torch.int32)
-    function = kernels.make_kernel(kernel, A_packed, B, LARGE[kernel])
-    return function.bind(kernels.arguments(kernel, A_packed, B, offsets)).to_triton_code(function.configs[0])
+    return kernels.bind(kernel, A_packed, B, offsets, LARGE[kernel]).to_triton_code(LARGE[kernel])
 
 
 def test_generated_code_needs_no_gpu_and_is_compiled_for_hopper(kernels, kernel, tmp_path):
@@ -92,8 +91,7 @@ def test_one_kernel_serves_every_number_of_rows_and_groups_up_to_a_power_of_two(
         config = dict(LARGE[kernel], block_sizes=[32, 32, 32], num_warps=4)
         result = kernels.multiply(kernel, A_packed, B, offsets, config)
         torch.testing.assert_close(result, expected(A_packed, B, sum(sizes)), rtol=0, atol=0)
-        made = kernels.make_kernel(kernel, A_packed, B, config)
-        bound = made.bind(kernels.arguments(kernel, A_packed, B, offsets))
+        bound = kernels.bind(kernel, A_packed, B, offsets, config)
         assert function in (None, bound)
         function = bound
 
