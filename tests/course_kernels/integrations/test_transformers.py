@@ -398,9 +398,10 @@ def test_float8_experts(gate, monkeypatch):
         pytest.skip("this GPU does not multiply float8_e4m3fn")
     module, fused = float8_experts(GATES[gate]), []
     monkeypatch.setattr(ours, "moe_feed_forward", lambda *a, **b: fused.append(1) or moe_feed_forward(*a, **b))
-    x = torch.randn(6, 128, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
+    # Drawn in float32, on the CPU: bfloat16 numbers differ between torch's versions, and a norm of ten sums with them.
+    x, weights = (draw.to(DEVICE) for draw in (torch.randn(6, 128).bfloat16(), torch.rand(6, 2)))
+    x.requires_grad_(), weights.requires_grad_()
     chosen = torch.tensor([[0, 1], [2, 0], [3, 1], [3, 3], [1, 1], [2, 2]], device=DEVICE)
-    weights = torch.rand(6, 2, device=DEVICE, requires_grad=True)
     out = module(x, chosen, weights)
     assert bool(fused) == (gate != "softcap"), "one layer where the gate is known"
     out.backward(torch.ones_like(out))
