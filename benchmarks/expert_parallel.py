@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from course_kernels.bench import loaded  # isort: skip
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -401,6 +402,7 @@ def main() -> None:
     for case in ["tiny:24"] if given.tiny else given.cases or everything:
         model, tokens = case.split(":")
         found = rows_of(model, int(tokens), TINY if given.tiny else Sizes.of(model), device, dtype)
+        loaded.share()
         if dist.get_rank() == 0:
             print(json.dumps(found) if given.json else "\n".join(map(line, found)), flush=True)
     dist.destroy_process_group()

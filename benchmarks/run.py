@@ -73,9 +73,7 @@ RECORDS = {
     "moe": Part("moe_api.rows", ("h100",), tells_rows=True, has_cases=True),
     "moe_forward": Part("moe_forward.rows", ("h100",), tells_rows=True, has_cases=True),
     "moe_training": Part("moe_training.rows", ("h100",)),
-    "expert_parallel": Part(
-        "expert_parallel.rows", counts=(2, 4), tells_rows=True, depends_on=record.LIBRARY, has_cases=True
-    ),
+    "expert_parallel": Part("expert_parallel.rows", counts=(2, 4), tells_rows=True, has_cases=True),
     "hopper_steps": Part("hopper_steps.measure"),
     "configurations": Part("time_model.measure", ("h100",)),
     "configurations_8bit": Part("time_model.measure_8_bit", ("h100",)),

@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+import expert_parallel
 from course_kernels.bench import zoo
 from expert_parallel import TOGETHER, TOKENS, Case, Sizes, cases, equal_splits, imbalance, rows, worst_error
 from run import has_measured
@@ -74,3 +75,17 @@ def test_rows_are_kept_after_each_case(monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "a library's word\n" in printed
     assert printed.count("1.000") == len(cases())
+
+
+def test_each_rank_tells_what_it_has_loaded_before_a_case_is_kept(monkeypatch):
+    """Rows are kept case by case, with what they depend on: files of the ranks, not of the process that starts them."""
+    done = []
+    for name, stand_in in (("init_process_group", print), ("destroy_process_group", print), ("get_rank", lambda: 0)):
+        monkeypatch.setattr(expert_parallel.dist, name, stand_in)
+    monkeypatch.setattr(expert_parallel, "rows_of", lambda *case: done.append("measured") or [])
+    monkeypatch.setattr(expert_parallel.loaded, "share", lambda: done.append("told"))
+    monkeypatch.setattr(expert_parallel.json, "dumps", lambda rows: done.append("kept") or "[]")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["expert_parallel.py", "--json", "qwen3-30b-a3b:8", "mixtral-8x7b:8"])
+    expert_parallel.main()
+    assert done == ["measured", "told", "kept"] * 2
