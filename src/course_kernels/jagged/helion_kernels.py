@@ -27,10 +27,17 @@ from course_kernels.jagged.tuned import find_config
 
 runtime.load_triton()  # Helion imports it
 
+
+def keeping_current_gpu(known: bool) -> contextlib.AbstractContextManager:
+    """A context after which the current GPU is the one before; nothing where none is ``known``."""
+    return torch.cuda.device(torch.cuda.current_device()) if known else contextlib.nullcontext()
+
+
 try:
-    import helion
-    import helion.language as hl
-    from helion.autotuner import PowerOfTwoFragment
+    with keeping_current_gpu(torch.cuda.is_initialized()):
+        import helion
+        import helion.language as hl
+        from helion.autotuner import PowerOfTwoFragment
 except ImportError as error:
     if error.name != "helion":  # it is there: Helion 1.5.1 does not import with torch 2.11, as 1.5.0 does
         raise ImportError(
@@ -188,7 +195,7 @@ def bind(
     the last GPU so (1.5.0), where a launch would not wait for operands of another.
     """
     function = make_kernel(kernel, A_packed, B, config)
-    with torch.cuda.device(torch.cuda.current_device()) if torch.cuda.is_available() else contextlib.nullcontext():
+    with keeping_current_gpu(torch.cuda.is_available()):
         bound = function.bind(arguments(kernel, A_packed, B, group_offsets))
         if config is not None:
             bound.set_config(function.configs[0])

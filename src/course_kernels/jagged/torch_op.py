@@ -54,14 +54,18 @@ def launch(A_packed: Tensor, B: Tensor, group_offsets: Tensor, kernel: str, impl
         runtime.check_dtype("B", B.dtype, A_packed.device, "Convert the operands to float16.")
     (total_m, K), N, G = A_packed.shape, B.shape[1], group_offsets.shape[0] - 1
     dtype = torch.promote_types(A_packed.dtype, B.dtype)
-    with torch.cuda.device(A_packed.device) if A_packed.is_cuda else runtime.interpreting():
-        if implementation == "helion":
-            from course_kernels.jagged import helion_kernels as kernels  # raises without Helion, empty products or not
-        else:
-            from course_kernels.jagged import triton_kernels as kernels
-        if not (total_m and N and K and G):
-            return A_packed.new_zeros((total_m, N), dtype=dtype)
-        return kernels.multiply(kernel, A_packed.resolve_neg(), B.resolve_neg(), group_offsets.contiguous())
+    if implementation == "helion":
+        from course_kernels.jagged import helion_kernels as kernels  # raises without Helion, empty products or not
+    else:
+        from course_kernels.jagged import triton_kernels as kernels
+    if not (total_m and N and K and G):
+        return A_packed.new_zeros((total_m, N), dtype=dtype)
+    operands = A_packed.resolve_neg(), B.resolve_neg(), group_offsets.contiguous()
+    if A_packed.is_cuda:
+        with torch.cuda.device(A_packed.device):
+            return kernels.multiply(kernel, *operands)
+    with runtime.interpreting():
+        return kernels.multiply(kernel, *operands)
 
 
 def _operator(A_packed, B, group_offsets, kernel, implementation, fake=False):
