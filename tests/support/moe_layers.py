@@ -50,6 +50,11 @@ class Layer:
         made = {name: each.detach().requires_grad_(not names or name in names) for name, each in self.tensors.items()}
         return Layer(made, self.ids, self.options)
 
+    def crossed(self) -> Layer:
+        """The layer with its tensors stored column after column; weights of choices are made contiguous anyway."""
+        made = {n: t if n == "weights" else t.mT.contiguous().mT for n, t in self.tensors.items()}
+        return Layer(made, self.ids, self.options)
+
     def gradients(self) -> dict[str, Tensor | None]:
         """The gradients of the leaves."""
         return {name: each.grad for name, each in self.tensors.items()}

@@ -18,7 +18,7 @@ from course_kernels.moe.form import Arriving, Operands
 from course_kernels.moe.layer_plan import LayerPlan
 from course_kernels.moe.parallel import Kernels
 from course_kernels.moe.steps import uncombined
-from course_kernels.moe.torch_ops import ONCE, collected, prepared
+from course_kernels.moe.torch_ops import collected, prepared, refuse_second_derivatives
 
 
 class Choices(NamedTuple):
@@ -93,8 +93,7 @@ class _Through(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        if torch.is_grad_enabled():
-            raise RuntimeError(ONCE)
+        refuse_second_derivatives()
         *tensors, pre = ctx.saved_tensors  # first: where a checkpoint computes them anew, it uses the memory, too
         operands, needs = Operands(*tensors), collected(ctx)
         (rows, *_), arriving = ctx.transport.arrive(prepared(settled(grad), operands), None, ctx.plan)

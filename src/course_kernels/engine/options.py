@@ -41,7 +41,8 @@ def encode_launch(options: Options) -> str:
         words += [_LAUNCH, config.programs, config.schedule]
     elif config is not None:
         words += [getattr(config, name) for name in _FIELDS]
-    return " ".join(map(str, words))
+    # Not str alone: Dynamo cannot write symbols. It makes a number of what range takes, and a graph for each.
+    return " ".join(str(len(range(word)) if type(word) is int else word) for word in words)
 
 
 @functools.lru_cache(maxsize=1024)

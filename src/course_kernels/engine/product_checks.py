@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from course_kernels import runtime
 from course_kernels.memory_overlap import check_detached
-from course_kernels.type_checks import check_dense
+from course_kernels.type_checks import check_dense, is_symbol
 
 Backend: TypeAlias = Literal["auto", "triton", "cute", "torch"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -18,14 +18,17 @@ BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 def differ(one: int | torch.SymInt, other: int | torch.SymInt, rule: str) -> bool:
     """Whether two extents that must be equal differ. If they are known only when a traced program runs, the program
-    compares them then, and its error names the broken rule."""
-    if not isinstance(one, torch.SymInt) and not isinstance(other, torch.SymInt):
+    compares them then, and its error names the broken rule; not in a graph of Dynamo's, which takes fixed texts."""
+    if not is_symbol(one) and not is_symbol(other):
         return bool(one != other)
     from torch.fx.experimental.symbolic_shapes import guard_or_false  # imports sympy
 
     if guard_or_false(one != other):
         return True
-    torch._check_value(one == other, lambda: f"{rule}, got {one} and {other}")
+    if not torch.compiler.is_dynamo_compiling():
+        torch._check_value(one == other, lambda: f"{rule}, got {one} and {other}")
+    elif not guard_or_false(one == other):
+        torch._check(one == other, lambda: "two extents that must be equal differ")
     return False
 
 

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.contexts import is_compiling, is_plain, is_profiling
-from course_kernels.dtypes import FP8, FP8_E5M2, MAX_EXTENT, OUT_DTYPES
+from course_kernels.dtypes import FP8, FP8_E5M2, OUT_DTYPES
 from course_kernels.engine import whole_blocks
 from course_kernels.engine.product_checks import BACKENDS, check_offs
 from course_kernels.engine.scale_blocks import BLOCK, first_column, padded_columns
 from course_kernels.packed import sharding
 from course_kernels.packed.checks import ends_of
-from course_kernels.type_checks import check_dense, check_flags
+from course_kernels.type_checks import check_dense, check_extents, check_flags
 
 LARGEST = {FP8: 448.0, FP8_E5M2: 57344.0}  # magnitudes
 LEAST = 2.0**-100
@@ -167,8 +167,7 @@ def _check(x, least_dims: int, dtype, backend) -> None:
         raise TypeError(f"dtype must be {FP8}, got {dtype!r}")
     if backend not in _BACKENDS:
         raise ValueError(f"backend must be one of {_BACKENDS}, got {backend!r}")
-    if any(type(extent) is int and extent > MAX_EXTENT for extent in x.shape):
-        raise ValueError(f"{name} must have extents below 2**31 - 2**16, got shape {tuple(x.shape)}")
+    check_extents(name, x.shape)
 
 
 def _check_lines(x, offs, dtype, backend) -> None:

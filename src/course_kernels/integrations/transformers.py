@@ -255,4 +255,5 @@ class _Float8Product(torch.autograd.Function):
         weight, scale, ends = ctx.saved_tensors
         down, across = weight.shape[1:]
         factors = scale.repeat_interleave(_BLOCK, 1)[:, :down].repeat_interleave(_BLOCK, 2)[:, :, :across]
-        return grouped_mm(grad, (weight.float() * factors).to(grad.dtype), offs=ends), None, None, None
+        with torch.autocast(grad.device.type, enabled=False):  # a compiled backward has its forward's autocast
+            return grouped_mm(grad, (weight.float() * factors).to(grad.dtype), offs=ends), None, None, None

@@ -7,9 +7,9 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
+from course_kernels.dtypes import OUT_DTYPES
 from course_kernels.layout import GroupLayout
-from course_kernels.type_checks import check_dense, transposed_hint
+from course_kernels.type_checks import check_dense, check_extents, transposed_hint
 
 Implementation: TypeAlias = Literal["auto", "triton", "helion"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
@@ -29,8 +29,7 @@ def check_form(A_packed, B, group_offsets, implementation) -> None:
             raise ValueError(f"{name} must be 2-D, {shape}, got shape {tuple(matrix.shape)}")
         if matrix.dtype not in OUT_DTYPES:
             raise TypeError(f"{name} must have a dtype of {OUT_DTYPES}, got {matrix.dtype}")
-        if any(type(extent) is int and extent > MAX_EXTENT for extent in matrix.shape):
-            raise ValueError(f"{name} must have extents below 2**31 - 2**16, got shape {tuple(matrix.shape)}")
+        check_extents(name, matrix.shape)
     if A_packed.shape[1] != B.shape[0]:
         raise ValueError(
             f"A_packed has K = {A_packed.shape[1]} columns and B has {B.shape[0]} rows; they must be equal (shapes "

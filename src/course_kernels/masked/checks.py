@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.config import GemmConfig
-from course_kernels.dtypes import FP8, FP8_FNUZ, MAX_EXTENT, OUT_DTYPES, dtype_name
+from course_kernels.dtypes import FP8, FP8_FNUZ, OUT_DTYPES, dtype_name
 from course_kernels.engine.descriptors import PACK_BYTES
 from course_kernels.engine.product import Counts, Options, Problem, Product
 from course_kernels.engine.product_checks import check_backend, check_device, check_num_sms
@@ -17,7 +17,7 @@ from course_kernels.engine.scaling import BLOCK, BLOCKS, UNSCALED, Blocks, Lines
 from course_kernels.engine.tuning.fallback_rules import rows_class
 from course_kernels.masked.shuffle import ShuffledWeight, check_weight, plain
 from course_kernels.memory_overlap import check_detached, check_has_memory, check_written
-from course_kernels.type_checks import check_dense
+from course_kernels.type_checks import check_dense, check_extents
 
 FP8_DTYPES = (FP8, FP8_FNUZ)
 DTYPES = (torch.float16, torch.bfloat16, *FP8_DTYPES)
@@ -85,8 +85,7 @@ def problem_of(call: Call, options: Options) -> Problem:
     if tuple(y.shape) != (groups, max_m, columns):
         raise ValueError(f"Y must be (G, max_M, N) = {(groups, max_m, columns)}, got {tuple(y.shape)}")
     for name, tensor in (("XQ", x), ("WQ", w)):
-        if any(type(extent) is int and extent > MAX_EXTENT for extent in tensor.shape):
-            raise ValueError(f"{name} must have extents below 2**31 - 2**16, got shape {tuple(tensor.shape)}")
+        check_extents(name, tensor.shape)
     check_dense("group_layout", sizes)
     if sizes.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"group_layout must be torch.int32 or torch.int64, got {sizes.dtype}")

@@ -45,7 +45,7 @@ def activation_of(given: str | Activation) -> Activation:
             continue
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             raise TypeError(f"activation must have a number for {name}, got {number!r}")
-        if not math.isfinite(number):
+        if not -math.inf < number < math.inf:  # of symbols of a graph, too
             raise ValueError(f"activation must have a finite {name}, got {number}")
     if alpha != 1 and function != Function.SILU:
         raise ValueError(

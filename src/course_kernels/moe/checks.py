@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
+from course_kernels.dtypes import OUT_DTYPES
 from course_kernels.engine.product_checks import check_added_dtype, check_backend, check_device, check_num_sms, differ
 from course_kernels.memory_overlap import check_detached, check_written
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.routing import Routing, check_ids
-from course_kernels.type_checks import check_dense, check_flags
+from course_kernels.type_checks import check_dense, check_extents, check_flags, is_number
 
 WEIGHTS_ON = ("output", "input")
 
@@ -73,14 +73,13 @@ def check_operands(operands: Operands, form: Form, weight_dtype: torch.dtype | N
         if tensor is not None and tensor.device != x.device:
             raise ValueError(f"{name} must be on the device of x, {x.device}, got {tensor.device}")
     for name, tensor in (("x", x), ("gate_up", gate_up), ("down", down)):
-        if any(type(extent) is int and extent > MAX_EXTENT for extent in tensor.shape):
-            raise ValueError(f"{name} must have extents below 2**31 - 2**16, got shape {tuple(tensor.shape)}")
+        check_extents(name, tensor.shape)
     if not torch.compiler.is_compiling():  # a graph cannot ask what the GPU can do; the operator does
         check_device("x", x, form.backend)
 
 
 def _equal(one, other) -> bool:
-    return type(one) is int and type(other) is int and one == other
+    return is_number(one) and is_number(other) and one == other
 
 
 def _check_bias(name: str, bias, shape: tuple, x: Tensor) -> None:

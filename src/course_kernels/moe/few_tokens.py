@@ -18,6 +18,7 @@ from course_kernels.engine.scaling import BLOCK
 from course_kernels.moe.form import Form, Operands
 from course_kernels.moe.launching import Launch
 from course_kernels.moe.steps import constants_of
+from course_kernels.type_checks import is_number
 
 SHARE = 8  # of so many experts at most one is chosen: then hardly any two choices read the same weights
 TOP_K = 64  # at most
@@ -31,12 +32,22 @@ def fits(operands: Operands, ids: Tensor, form: Form) -> bool:
     x, gate_up, down, *_ = operands
     (tokens, top_k), device = ids.shape, x.device
     on_gpu = form.backend == "auto" and device.type == "cuda"
-    if form.num_sms is not None or not (on_gpu or form.backend == "triton"):
+    if form.num_sms is not None or not (on_gpu or form.backend == "triton") or wants_grad(*operands):
         return False
-    if type(tokens) is not int or not 0 < tokens * top_k or top_k > TOP_K:  # a graph for any number of tokens routes
+    few = _are_few(tokens, top_k, gate_up.shape[0])
+    return bool(few and 0 < top_k <= TOP_K and x.numel() and gate_up.numel() and down.numel())
+
+
+def _are_few(tokens: int | torch.SymInt, top_k: int | torch.SymInt, experts: int | torch.SymInt) -> bool:
+    """Whether almost every choice has its expert to itself. ``torch.compile`` makes a graph for few tokens and one for
+    others. A program for any number of tokens routes: one that is exported, or whose tokens other tensors count."""
+    if is_number(tokens) and is_number(top_k):
+        return tokens == 1 or bool(SHARE * tokens * top_k <= experts)
+    if torch.compiler.is_exporting() or not torch.compiler.is_dynamo_compiling():
         return False
-    few = tokens == 1 or SHARE * tokens * top_k <= gate_up.shape[0]
-    return bool(few and x.numel() and gate_up.numel() and down.numel()) and not wants_grad(*operands)
+    from torch.fx.experimental.symbolic_shapes import guard_or_false  # imports sympy
+
+    return guard_or_false(SHARE * tokens * top_k <= experts)
 
 
 class FewTokens:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
 
 from course_kernels.dtypes import dtype_name
+from course_kernels.engine.gradient_layout import gradient_like
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import Pieces
 from course_kernels.kernels.codes import Activation
@@ -66,7 +67,8 @@ class Arriving(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """The gradients of ``Operands``; None where they are not asked for, or were added to main gradients."""
+    """The gradients of ``Operands``; None where they are not asked for, or were added to main gradients. Those of
+    weights are stored like the weights, the others contiguously, however the operands are stored."""
 
     x: Tensor | None = None
     gate_up: Tensor | None = None
@@ -74,3 +76,21 @@ class Gradients(NamedTuple):
     weights: Tensor | None = None
     gate_up_bias: Tensor | None = None
     down_bias: Tensor | None = None
+
+    @classmethod
+    def empty(cls, operands: Operands, needs: Sequence[bool]) -> Gradients:
+        """Memory for the gradients of the operands that ``needs`` selects."""
+        of_weights = "gate_up", "down"
+        made = {
+            name: gradient_like(each, None, each.dtype) if name in of_weights else each.new_empty(each.shape)
+            for (name, each), need in zip(operands._asdict().items(), needs)
+            if need
+        }
+        return cls(**made)
+
+    def zeroed(self) -> Gradients:
+        """The same memory, of zeros."""
+        for each in self:
+            if each is not None:
+                each.zero_()
+        return self

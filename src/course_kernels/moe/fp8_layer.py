@@ -82,7 +82,7 @@ def backward(
     ``layer.backward``. Those through float8 weights are of their values in x's dtype, and weights get none."""
     if _is_empty(operands):
         kept = [need and main_grad is None for need, main_grad in zip(needs, (None, *main_grads, None, None, None))]
-        return Gradients(*(torch.zeros_like(each) if need else None for each, need in zip(operands, kept)))
+        return Gradients.empty(operands, kept).zeroed()
     x, gate_up, down, weights, *_ = operands
     tokens, ends = x.shape[0], routing.ends
     needs_x, needs_gate_up, needs_down, needs_weights, needs_bias, needs_down_bias = needs

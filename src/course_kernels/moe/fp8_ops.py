@@ -16,7 +16,6 @@ from course_kernels.moe.torch_ops import (
     FORM,
     GRADIENTS,
     MAIN_GRADS,
-    ONCE,
     OPERANDS,
     ROUTED,
     TAGS,
@@ -30,6 +29,7 @@ from course_kernels.moe.torch_ops import (
     implement,
     or_empty,
     prepared,
+    refuse_second_derivatives,
     refuse_transforms,
     returned,
 )  # fmt: skip
@@ -76,8 +76,7 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        if torch.is_grad_enabled():
-            raise RuntimeError(ONCE)
+        refuse_second_derivatives()
         *tensors, pre = ctx.saved_tensors
         needs, main_grads = collected(ctx)
         if is_plain(grad) and not is_profiling():

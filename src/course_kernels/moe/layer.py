@@ -51,14 +51,18 @@ def runs_in_torch(operands: Operands, form: Form) -> bool:
     """Whether torch alone computes the layer: as asked for, or on a CPU. Without an extent there is nothing to
     launch."""
     x, gate_up, down, weights, *_ = operands
-    empty = not (x.numel() and gate_up.numel() and down.numel() and weights.numel())
-    return form.backend == "torch" or empty or (form.backend == "auto" and x.device.type == "cpu")
+    return not (keeps(x, form) and x.numel() and gate_up.numel() and down.numel() and weights.numel())
+
+
+def keeps(x: Tensor, form: Form) -> bool:
+    """Whether a forward keeps the activation's argument, however large it is: torch's way keeps nothing."""
+    return form.backend != "torch" and not (form.backend == "auto" and x.device.type == "cpu")
 
 
 def _why_torch(operands: Operands, form: Form) -> str:
     if form.backend == "torch":
         return "as named"
-    return "operands are on a CPU" if form.backend == "auto" and operands.x.device.type == "cpu" else "it is empty"
+    return "it is empty" if keeps(operands.x, form) else "operands are on a CPU"
 
 
 def is_fused(operands: Operands, form: Form, count: int, keep: bool, adapted: bool = False) -> bool:
@@ -88,16 +92,17 @@ def forward(
         The result (T, H), or what ``combine`` returns; and the activation's argument (T * k, N) where ``keep``, else an
         empty tensor.
     """
+    x, gate_up, down, weights, gate_up_bias, down_bias = operands
+    tokens, count = x.shape[0], routing.tokens.shape[0]
     if runs_in_torch(operands, form):
         log_choice(operands.in_words(), "torch", None, None, _why_torch(operands, form))
         _settled(arriving)
-        return torch_layer.forward(operands, routing, form, adapters), operands.x.new_empty(0)
-    runtime.check_can_launch(operands.x.device)
-    fused = is_fused(operands, form, routing.tokens.shape[0], keep, adapters is not None)
+        kept = (count, gate_up.shape[1]) if keep and keeps(x, form) else (0,)
+        return torch_layer.forward(operands, routing, form, adapters), x.new_empty(kept)
+    runtime.check_can_launch(x.device)
+    fused = is_fused(operands, form, count, keep, adapters is not None)
     if not fused or adapters is not None:
         arriving = _settled(arriving)
-    x, gate_up, down, weights, gate_up_bias, down_bias = operands
-    tokens, count = x.shape[0], routing.tokens.shape[0]
     width, inner = gate_up.shape[1], down.shape[2]
     pre = torch.empty(count, width, dtype=x.dtype, device=x.device) if keep else None
     first, second = (None, None) if adapters is None else adapters.parts

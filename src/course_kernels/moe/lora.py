@@ -13,7 +13,7 @@ from torch import Tensor
 from course_kernels.engine.product_checks import check_added_dtype, differ
 from course_kernels.moe.form import Operands
 from course_kernels.moe.parallel import Parallel
-from course_kernels.type_checks import check_dense
+from course_kernels.type_checks import check_dense, is_number
 
 NAMES = ("gate_up_a", "gate_up_b", "down_a", "down_b")
 
@@ -107,7 +107,7 @@ def check_lora(lora: Lora, operands: Operands, main_grads) -> None:
     numbers = scale if isinstance(scale, (tuple, list)) else (scale, scale)
     if len(numbers) != 2 or any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in numbers):
         raise TypeError(f"lora.scale must be a number or a pair of numbers, got {scale!r}")
-    if not all(map(math.isfinite, numbers)):
+    if not all(-math.inf < each < math.inf for each in numbers):  # of symbols, too
         raise ValueError(f"lora.scale must be finite, got {scale!r}")
     if main_grads is not None:
         raise ValueError("main_grads must be None with lora: weights under adapters add their gradients to no others")
@@ -130,7 +130,7 @@ def _check_pair(name: str, weight: Tensor, a, b, x: Tensor) -> None:
             raise ValueError(f"{full} must be on the device of x, {x.device}, got {factor.device}")
     if differ(b.shape[2], a.shape[1], f"{name}_b must have the rank of {name}_a"):
         raise ValueError(f"{name}_b must have the rank of {name}_a, {a.shape[1]}, got shape {tuple(b.shape)}")
-    if type(a.shape[1]) is int and a.shape[1] < 1:
+    if is_number(a.shape[1]) and a.shape[1] < 1:
         raise ValueError(f"{name}_a must have a rank of at least 1, got shape {tuple(a.shape)}")
 
 

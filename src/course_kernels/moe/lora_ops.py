@@ -14,7 +14,6 @@ from course_kernels.moe.lora import Adapters, Lora, scales_of
 from course_kernels.moe.routing import Routing
 from course_kernels.moe.torch_ops import (
     FORM,
-    ONCE,
     OPERANDS,
     ROUTED,
     TAGS,
@@ -22,9 +21,9 @@ from course_kernels.moe.torch_ops import (
     encoded,
     fake_gradients,
     implement,
-    keeps,
     or_empty,
     prepared,
+    refuse_second_derivatives,
     refuse_transforms,
 )  # fmt: skip
 
@@ -70,8 +69,7 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        if torch.is_grad_enabled():
-            raise RuntimeError(ONCE)
+        refuse_second_derivatives()
         saved, needs = ctx.saved_tensors, list(ctx.needs_input_grad[:10])
         if is_plain(grad) and not is_profiling():
             found = _backward(grad, saved, ctx.scales, ctx.form, needs)
@@ -85,8 +83,15 @@ def _forward(tensors, scales, form: Form, keep: bool) -> tuple[Tensor, Tensor, T
     operands, factors, routing = Operands(*tensors[:6]), tensors[6:10], Routing(*tensors[10:])
     adapters = Adapters.of(factors, scales, operands.x.dtype)
     out, pre = layer.forward(operands, routing, form, keep, adapters)
-    thin = [operands.x.new_empty(0) if each is None or not keep else each for each in adapters.thin]
-    return out, pre, *thin
+    given = zip(_kept_shapes(tensors, form, keep)[1:], adapters.thin)
+    return out, pre, *(operands.x.new_empty(shape) if each is None or not keep else each for shape, each in given)
+
+
+def _kept_shapes(tensors, form: Form, keep: bool) -> list[tuple[int, ...]]:
+    """The shapes of what a forward returns for the backward."""
+    keep, rows, factors = keep and layer.keeps(tensors[0], form), tensors[11].shape[0], tensors[6:10]
+    columns = tensors[1].shape[1], *(each if each is None else each.shape[1] for each in factors[::2])
+    return [(rows, each) if keep and each is not None else (0,) for each in columns]
 
 
 def _backward(grad, saved, scales, form: Form, needs) -> list[Tensor | None]:
@@ -119,13 +124,10 @@ def _operator(*arguments):
 
 
 def _fake(*arguments):
-    operands, factors, (*form, keep) = Operands(*arguments[:6]), arguments[6:10], arguments[TENSORS + 1 :]
-    form, x, rows = decoded(*form), operands.x, arguments[11].shape[0]
-    check_operands(operands, form)
-    keep = keep and keeps(x, form)
-    columns = operands.gate_up.shape[1], *(each if each is None else each.shape[1] for each in factors[::2])
-    kept = [x.new_empty((rows, each) if keep and each is not None else (0,)) for each in columns]
-    return x.new_empty(x.shape), *kept
+    x, (*form, keep) = arguments[0], arguments[TENSORS + 1 :]
+    form = decoded(*form)
+    check_operands(Operands(*arguments[:6]), form)
+    return x.new_empty(x.shape), *map(x.new_empty, _kept_shapes(arguments, form, keep))
 
 
 def _backward_operator(grad, *arguments):

@@ -15,7 +15,7 @@ from course_kernels.engine.plans import PlanCache
 from course_kernels.engine.product_checks import check_backend
 from course_kernels.engine.signature import forms_of
 from course_kernels.moe.launching import Launch
-from course_kernels.type_checks import check_dense
+from course_kernels.type_checks import check_dense, is_number
 
 FEW = 2048  # entries that are compared with each other, all with all
 FEW_BLOCKS = 4, 512  # entries of a program there, and those that it compares them with at a time
@@ -87,10 +87,10 @@ def check_ids(top_k_index, num_experts) -> None:
         raise ValueError(f"top_k_index must be 2-D, (tokens, k), got shape {tuple(top_k_index.shape)}")
     if isinstance(num_experts, bool) or not isinstance(num_experts, (int, torch.SymInt)):
         raise TypeError(f"num_experts must be an int, got {type(num_experts).__name__}")
-    if type(num_experts) is int and not 0 <= num_experts < 2**20:
+    if is_number(num_experts) and not 0 <= num_experts < 2**20:
         raise ValueError(f"num_experts must be from 0 to 2**20 - 1, got {num_experts}")
     tokens, top_k = top_k_index.shape
-    if type(tokens) is int and type(top_k) is int and tokens * top_k > MAX_EXTENT:
+    if is_number(tokens) and is_number(top_k) and tokens * top_k > MAX_EXTENT:
         raise ValueError(
             f"top_k_index must have fewer than 2**31 - 2**16 choices, got shape {tuple(top_k_index.shape)}"
         )

@@ -48,7 +48,7 @@ def backward(
     """Compute the gradients that ``needs`` selects; those of gate_up and down are added to ``main_grads`` instead, if
     given. Without autograd, which operators cannot count on."""
     x, gate_up, down, weights, _, down_bias = operands
-    found = Gradients(*(torch.zeros_like(each) if need else None for each, need in zip(operands, needs)))
+    found = Gradients.empty(operands, needs).zeroed()
     totals = [found.gate_up, found.down]
     for i, main_grad in enumerate(main_grads):
         if main_grad is not None and needs[1 + i]:

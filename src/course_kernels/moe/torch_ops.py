@@ -19,14 +19,9 @@ from course_kernels.moe import layer
 from course_kernels.moe.activations import decode, encode
 from course_kernels.moe.checks import check_main_grads, check_operands
 from course_kernels.moe.few_tokens import FewTokens, Scales
-from course_kernels.moe.form import Form, Operands
+from course_kernels.moe.form import Form, Gradients, Operands
 from course_kernels.moe.layer_plan import LayerPlan
 from course_kernels.moe.routing import Routing
-
-ONCE = (
-    "moe_feed_forward has no gradients of gradients (create_graph=True): differentiate it once, or compute the layer "
-    "from grouped_mm, which has them"
-)
 
 
 def feed_forward(operands: Operands, routing: Routing, form: Form) -> Tensor:
@@ -104,8 +99,7 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        if torch.is_grad_enabled():
-            raise RuntimeError(ONCE)
+        refuse_second_derivatives()
         *tensors, pre = ctx.saved_tensors
         operands, routing = Operands(*tensors[:6]), Routing(*tensors[6:])
         needs, main_grads = collected(ctx)
@@ -120,6 +114,15 @@ class _Layer(torch.autograd.Function):
 def refuse_transforms(instead: str) -> None:
     """Raise under the transforms of ``torch.func``; name the functions from which the layer can be computed there."""
     contexts.refuse_transforms("moe_feed_forward", f"use backward(), or compute the layer from {instead}")
+
+
+def refuse_second_derivatives() -> None:
+    """Raise in a backward whose own gradients will be asked for."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "moe_feed_forward has no gradients of gradients (create_graph=True): differentiate it once, or compute the "
+            "layer from grouped_mm, which has them"
+        )
 
 
 def check_collecting(main_grads, operands: Operands) -> None:
@@ -193,11 +196,6 @@ def decoded(activation: str, *rest) -> Form:
     return Form(decode(activation), *rest)
 
 
-def keeps(x: Tensor, form: Form) -> bool:
-    """Whether ``pre`` has a size: torch's way keeps nothing."""
-    return form.backend != "torch" and not (form.backend == "auto" and x.device.type == "cpu")
-
-
 def _operator(*arguments):
     *form, keep = arguments[10:]
     return layer.forward(Operands(*arguments[:6]), Routing(*arguments[6:10]), decoded(*form), keep)
@@ -209,7 +207,7 @@ def _fake(*arguments):
     form = decoded(*form)
     check_operands(operands, form)
     x = operands.x
-    kept = (routing.tokens.shape[0], operands.gate_up.shape[1]) if keep and keeps(x, form) else (0,)
+    kept = (routing.tokens.shape[0], operands.gate_up.shape[1]) if keep and layer.keeps(x, form) else (0,)
     return x.new_empty(x.shape), x.new_empty(kept)
 
 
@@ -231,9 +229,7 @@ def or_empty(found, grad: Tensor) -> tuple[Tensor, ...]:
 
 def fake_gradients(grad: Tensor, *arguments) -> tuple[Tensor, ...]:
     """The gradients of an operator's operands, the first six of its ``arguments``; the last says which are needed."""
-    return or_empty(
-        (torch.empty_like(each) if need else None for each, need in zip(arguments[:6], arguments[-1])), grad
-    )
+    return or_empty(Gradients.empty(Operands(*arguments[:6]), arguments[-1]), grad)
 
 
 def _backward_arguments(arguments):
@@ -311,10 +307,15 @@ def _flops() -> dict:
 
 def implement(library: torch.library.Library, name: str, forward, backward, fakes, setup, gradients) -> None:
     """Give an operator and its ``_backward`` their kernels, their fake kernels (a pair), and the gradients."""
+
+    def first_derivatives(ctx, *grads):
+        refuse_second_derivatives()
+        return gradients(ctx, *grads)
+
     for full, kernel, fake in ((name, forward, fakes[0]), (f"{name}_backward", backward, fakes[1])):
         library.impl(full, kernel, "CompositeExplicitAutograd")
         torch.library.register_fake(f"course_kernels::{full}", fake, lib=library)
-    torch.library.register_autograd(f"course_kernels::{name}", gradients, setup_context=setup, lib=library)
+    torch.library.register_autograd(f"course_kernels::{name}", first_derivatives, setup_context=setup, lib=library)
 
 
 implement(

@@ -11,7 +11,7 @@ from torch import Tensor
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import unwrapped
-from course_kernels.dtypes import MAX_EXTENT, MODE_OF_RANKS, OUT_DTYPES, SCALED_DTYPES, default_out_dtype
+from course_kernels.dtypes import MODE_OF_RANKS, OUT_DTYPES, SCALED_DTYPES, default_out_dtype
 from course_kernels.engine.options import Options
 from course_kernels.engine.product import EACH, Ends, Problem, Product, in_words_of
 from course_kernels.engine.product_checks import (
@@ -32,7 +32,7 @@ from course_kernels.engine.scaling import (
 )
 from course_kernels.layout import GroupLayout
 from course_kernels.memory_overlap import check_has_memory, check_written
-from course_kernels.type_checks import check_dense, check_flags, transposed_hint
+from course_kernels.type_checks import check_dense, check_extents, check_flags, transposed_hint
 
 Tail: TypeAlias = Literal["zero", "keep"]
 TAILS: tuple[Tail, ...] = get_args(Tail)
@@ -69,8 +69,7 @@ def problem_of(product: Product, options: Options) -> Problem:
         )
     out_shape = (rows, columns) if mode in ("m", "n") else (groups, rows, columns)
     for name, extents in (("mat_a", mat_a.shape), ("mat_b", mat_b.shape), ("the result", out_shape)):
-        if any(type(extent) is int and extent > MAX_EXTENT for extent in extents):
-            raise ValueError(f"{name} must have extents below 2**31 - 2**16, got shape {tuple(extents)}")
+        check_extents(name, extents)
     if out_dtype is None:
         out_dtype = default_out_dtype(mat_a.dtype)
     if bias is not None:

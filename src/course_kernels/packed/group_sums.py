@@ -21,14 +21,14 @@ from course_kernels.contexts import (
     unwrapped,
     wants_grad,
 )
-from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
+from course_kernels.dtypes import OUT_DTYPES
 from course_kernels.engine.product_checks import Backend, check_backend, check_offs, check_out_form
 from course_kernels.kernels.codes import compared_groups
 from course_kernels.layout import GroupLayout
 from course_kernels.memory_overlap import check_has_memory, check_written
 from course_kernels.packed import sharding
 from course_kernels.packed.checks import ends_of
-from course_kernels.type_checks import check_dense, check_flags
+from course_kernels.type_checks import check_dense, check_extents, check_flags
 
 CHUNK = 256  # rows that one program sums; fixed, so that sums do not depend on the GPU
 _ELEMENTS = 4096  # of the block that a program of four warps holds
@@ -117,8 +117,7 @@ def _check(matrix, offs, backend) -> None:
         raise TypeError(f"matrix must have a dtype of {OUT_DTYPES}, got {matrix.dtype}")
     if matrix.dim() != 2:
         raise ValueError(f"matrix must be 2-D, got shape {tuple(matrix.shape)}")
-    if any(type(extent) is int and extent > MAX_EXTENT for extent in matrix.shape):
-        raise ValueError(f"matrix must have extents below 2**31 - 2**16, got shape {tuple(matrix.shape)}")
+    check_extents("matrix", matrix.shape)
     check_offs(offs, "matrix", matrix.device)
     check_backend(backend)
     if backend != "torch" and matrix.device.type not in ("cpu", "cuda", "meta"):

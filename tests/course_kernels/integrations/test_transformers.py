@@ -127,8 +127,8 @@ def test_generation_token_by_token(name):
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("name", ["Qwen3Moe", "GptOss"])
-def test_compiled_without_a_graph_break(name):
+@pytest.mark.parametrize(("name", "dynamic"), [("Qwen3Moe", True), ("GptOss", None)])
+def test_compiled_without_a_graph_break(name, dynamic):
     from torch._dynamo.backends.debugging import aot_eager
 
     operators = set()
@@ -140,7 +140,7 @@ def test_compiled_without_a_graph_break(name):
     model = model_of(name)
     wanted = trained(model, "course_kernels")
     torch._dynamo.reset()
-    model.forward = torch.compile(model.forward, fullgraph=True, backend=backend)
+    model.forward = torch.compile(model.forward, fullgraph=True, dynamic=dynamic, backend=backend)
     found = trained(model, "course_kernels")
     torch._dynamo.reset()
     ours_in_it = {each for each in operators if each.startswith("course_kernels.")}
@@ -422,6 +422,27 @@ def test_float8_experts(gate, monkeypatch):
     limit = 0.08 if gate in ("plain", "softcap") else 0.3
     for one, other, most in ((out, wanted, 0.08), (x.grad, leaf.grad, limit), (weights.grad, top.grad, 0.08)):
         assert (one.double() - other).norm() < most * other.norm()
+
+
+def test_float8_experts_compiled_under_autocast():
+    """A compiled backward has its forward's autocast, an eager one has none."""
+    if not runtime.supports_fp8():
+        pytest.skip("this GPU does not multiply float8_e4m3fn")
+    module = float8_experts(GATES["softcap"])
+    chosen, weights = torch.tensor([[0, 1], [2, 0], [1, 1]], device=DEVICE), torch.rand(3, 2).to(DEVICE)
+    x, grads = torch.randn(3, 128).to(DEVICE), []
+
+    def call(x):
+        with torch.autocast(torch.device(DEVICE).type, torch.bfloat16):
+            return module(x, chosen, weights)
+
+    torch._dynamo.reset()
+    for function in (call, torch.compile(call, backend="aot_eager")):
+        leaf = x.clone().requires_grad_()
+        function(leaf).sum().backward()
+        grads.append(leaf.grad)
+    torch._dynamo.reset()
+    assert torch.equal(*grads)
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,10 @@ recipes = pytest.mark.parametrize("recipe", ["rowwise", "blockwise"])
 OPS = torch.ops.course_kernels
 
 
-def operands(backend, recipe):
+def operands(backend, recipe, tokens=3, crossed=False):
     """The operator's arguments before its last."""
-    made = make(3, 8, 16, 3, 2, bias=True).leaves()
+    made = make(tokens, 8, 16, 3, 2, bias=True)
+    made = (made.crossed() if crossed else made).leaves()
     made.ids.remainder_(3)  # all here: rows of other ranks' choices are not written, and cannot be compared
     form = (encode(ACTIVATIONS["swiglu"]), False, False, backend, None, recipe)
     return (*(made.tensors.get(name) for name in NAMES), None, None, *Routing.of(made.ids, 3), *form)
@@ -30,8 +31,9 @@ def operands(backend, recipe):
 
 @backends
 @recipes
-def test_opcheck(backend, recipe):
-    arguments = operands(backend, recipe)
+@pytest.mark.parametrize(("tokens", "crossed"), [(0, True), (3, False), (3, True)])
+def test_opcheck(backend, recipe, tokens, crossed):
+    arguments = operands(backend, recipe, tokens, crossed)
     torch.library.opcheck(OPS.moe_feed_forward_fp8, (*arguments, True))
     with torch.no_grad():
         out, pre = OPS.moe_feed_forward_fp8(*arguments, True)

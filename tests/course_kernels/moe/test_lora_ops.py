@@ -17,9 +17,10 @@ backends = pytest.mark.parametrize("backend", ["torch", "triton"])
 OPS = torch.ops.course_kernels
 
 
-def operands(backend):
+def operands(backend, tokens=3, crossed=False):
     """The operator's arguments before its last."""
-    made = adapted(make(3, 8, 16, 3, 2, bias=True), 4).leaves()
+    made = adapted(make(tokens, 8, 16, 3, 2, bias=True), 4)
+    made = (made.crossed() if crossed else made).leaves()
     made.ids.remainder_(3)  # all here: rows of other ranks' choices are not written, and cannot be compared
     tensors = (made.tensors.get(name) for name in (*NAMES, *ADAPTERS))
     form = (encode(ACTIVATIONS["swiglu"]), False, False, backend, None)
@@ -27,13 +28,15 @@ def operands(backend):
 
 
 @backends
-def test_opcheck(backend):
-    torch.library.opcheck(OPS.moe_feed_forward_lora, (*operands(backend), True))
+@pytest.mark.parametrize("tokens", [0, 3])
+def test_opcheck(backend, tokens):
+    torch.library.opcheck(OPS.moe_feed_forward_lora, (*operands(backend, tokens), True))
 
 
 @backends
-def test_opcheck_of_the_backward(backend):
-    arguments = operands(backend)
+@pytest.mark.parametrize("crossed", [False, True])
+def test_opcheck_of_the_backward(backend, crossed):
+    arguments = operands(backend, crossed=crossed)
     out, *kept = (each.detach() for each in OPS.moe_feed_forward_lora(*arguments, True))
     detached = [each.detach() if isinstance(each, torch.Tensor) else each for each in arguments]
     given = (torch.ones_like(out), *detached[:14], *kept, *detached[14:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import pytest
 import torch
@@ -10,9 +11,9 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_kernels import moe_feed_forward, runtime
-from course_kernels.moe import ACTIVATIONS, Routing
+from course_kernels.moe import ACTIVATIONS, Activation, Function, Routing
 from course_kernels.moe.activations import encode
-from moe_layers import DEVICE, NAMES, Layer, make, step
+from moe_layers import DEVICE, NAMES, Layer, adapted, assert_near, make, step
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
@@ -21,9 +22,10 @@ backends = pytest.mark.parametrize("backend", BACKENDS)
 OPS = torch.ops.course_kernels
 
 
-def operands(backend, bias=True, tokens=3):
+def operands(backend, bias=True, tokens=3, crossed=False):
     """The operator's arguments before its last."""
-    made = make(tokens, 8, 16, 3, 2, bias=bias).leaves()
+    made = make(tokens, 8, 16, 3, 2, bias=bias)
+    made = (made.crossed() if crossed else made).leaves()
     made.ids.remainder_(3)  # all here: rows of other ranks' choices are not written, and cannot be compared
     form = (encode(ACTIVATIONS["swiglu"]), False, False, backend, None)
     return (*(made.tensors.get(name) for name in NAMES), *Routing.of(made.ids, 3), *form)
@@ -36,8 +38,14 @@ def test_opcheck(backend, bias):
 
 
 @backends
-def test_opcheck_of_the_backward(backend):
-    arguments = operands(backend)
+def test_opcheck_without_tokens(backend):
+    torch.library.opcheck(OPS.moe_feed_forward, (*operands(backend, tokens=0), True))
+
+
+@backends
+@pytest.mark.parametrize("crossed", [False, True])
+def test_opcheck_of_the_backward(backend, crossed):
+    arguments = operands(backend, crossed=crossed)
     out, pre = OPS.moe_feed_forward(*arguments, True)
     with torch.no_grad():
         detached = [each.detach() if isinstance(each, torch.Tensor) else each for each in arguments]
@@ -84,6 +92,38 @@ def test_compiled_without_a_graph_break_for_any_number_of_tokens(backend):
 
 
 @pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_for_any_number_of_an_activation():
+    """Dynamo has symbols for numbers that change: an alpha, a limit, a shift, and an adapter's scale."""
+    made = adapted(make(6, 8, 16))
+
+    def layer(alpha, limit, shift, scale):
+        return made(activation=Activation(Function.SILU, True, alpha, limit, shift), scale=scale)
+
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="eager")
+    for numbers in ((1.5, 3.0, 0.5, 0.25), (1.25, 2.0, 0.75, 2.0)):
+        assert torch.equal(compiled(*numbers), layer(*numbers))
+    for numbers in ((math.inf, 3.0, 0.5, 1.0), (1.5, math.nan, 0.5, 1.0), (1.5, 3.0, 0.5, -math.inf)):
+        with pytest.raises(Exception, match="finite"):
+            compiled(*numbers)
+
+
+@backends
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_for_tokens_that_another_tensor_counts(backend):
+    made = make(9, 8, 16, experts=48, top_k=1)
+    x, ids, weights = made.tensors["x"], made.ids, made.tensors["weights"]
+
+    def layer(chosen):
+        given = made.tensors | dict(x=x[chosen], weights=weights[chosen])
+        return Layer(given, ids[chosen])(backend=backend)
+
+    chosen = torch.arange(9, device=DEVICE) % 3 == 1
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(layer, fullgraph=True, backend="eager")
+        assert_near(compiled(chosen), layer(chosen).double(), torch.float32)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
 def test_compiled_with_autocast_and_a_routing():
     def layer(ids, x, weights, **others):
         with torch.autocast(torch.device(DEVICE).type, torch.bfloat16):
@@ -119,6 +159,35 @@ def test_an_exported_program_holds_the_operators(backend):
     longer = make(12, backend=backend)
     found = program.module()(longer.tensors["x"], longer.ids, longer.tensors["weights"])
     assert torch.equal(found, Model(made)(longer.tensors["x"], longer.ids, longer.tensors["weights"]))
+
+
+def in_a_profiler(call):
+    with torch.profiler.profile():
+        return call()
+
+
+def under_a_counter(call):
+    with FlopCounterMode(display=False):
+        return call()
+
+
+def compiled_eagerly(call):
+    return torch.compile(call, backend="eager", fullgraph=True)()
+
+
+@pytest.mark.parametrize("context", [in_a_profiler, under_a_counter, compiled_eagerly])
+@pytest.mark.parametrize("way", ["plain", "lora", "fp8"])
+@pytest.mark.usefixtures("fresh_compiler")
+def test_second_derivatives_of_the_operators_are_refused(context, way):
+    """Without a word, they would be taken for zero."""
+    if way == "fp8" and not runtime.supports_fp8():
+        pytest.skip("this GPU does not multiply float8_e4m3fn")
+    made = (adapted(make()) if way == "lora" else make()).leaves("x")
+    options = dict(fp8_recipe="rowwise") if way == "fp8" else {}
+    out = context(lambda: made(**options))
+    with pytest.raises(RuntimeError, match="no gradients of gradients"):
+        torch.autograd.grad(out.sum(), made.tensors["x"], create_graph=True)
+    torch.autograd.grad(out.sum(), made.tensors["x"])
 
 
 # Saved exports hold calls of these. Another schema needs a new minor version, and a line in the changelog.

@@ -145,6 +145,20 @@ def test_new_totals_compile_nothing_anew(mode):
 
 
 @pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_with_numbers_that_change():
+    """Of SMs, and of a configuration: Dynamo has symbols for them from the second value on."""
+    a, b, offs, _ = operands("m")
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def limited(num_sms, block_m):
+        config = GemmConfig(block_m=block_m, block_n=16, block_k=16, num_stages=1)
+        return grouped_mm(a, b, offs=offs, num_sms=num_sms, config=config, backend="triton")
+
+    for num_sms, block_m in ((2, 16), (3, 32), (4, 64)):
+        assert torch.equal(limited(num_sms, block_m), grouped_mm(a, b, offs=offs, backend="triton", config=SMALL))
+
+
+@pytest.mark.usefixtures("fresh_compiler")
 def test_compiled_with_out():
     @torch.compile(fullgraph=True, backend="aot_eager")
     def layer(a, b, offs, out):
