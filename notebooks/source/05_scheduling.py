@@ -577,8 +577,8 @@ for order in ("round_robin", "chunks"):
 # 3. In `beside`, draw the record with `by="sm"`. Which rows move, and do programs with neighbouring numbers stay
 #    together?
 #    <details><summary>Answer</summary>Nearly all rows move. Neighbouring programs stay in pairs or fours, but the
-#    groups are spread over the chip: on this H200, with round-robin, programs 0 to 3 ran on SMs 128 to 131, and
-#    programs 8 and 9 on 6 and 7, 8 and 9, or 14 and 15.</details>
+#    groups are spread over the chip: with round-robin, programs 0 to 3 ran on four neighbours near the last SM, and
+#    programs 8 and 9 on a pair near the first. The pair was another one in each batch.</details>
 #
 # In [exercise 05](../exercises/05_better_schedule.ipynb) you assign tiles with known costs to programs.
 
