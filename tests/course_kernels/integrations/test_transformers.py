@@ -137,7 +137,7 @@ def test_compiled_without_a_graph_break(name, dynamic):
         operators.update(str(node.target) for node in graph.graph.nodes)
         return aot_eager(graph, inputs)
 
-    model = model_of(name)
+    model = model_of(name, num_hidden_layers=1 if dynamic else 2)  # symbols make a compiler slow
     wanted = trained(model, "course_kernels")
     torch._dynamo.reset()
     model.forward = torch.compile(model.forward, fullgraph=True, dynamic=dynamic, backend=backend)
