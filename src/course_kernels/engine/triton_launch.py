@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from course_kernels import runtime
-from course_kernels.dtypes import FP8, FP8_E5M2, FP8_FNUZ, SCALED_DTYPES
+from course_kernels.dtypes import FP8_FNUZ, SCALED_DTYPES
 from course_kernels.engine.product import Problem, Product
 from course_kernels.engine.relaunch import Address, Relaunch
 from course_kernels.engine.triton_arguments import Prepared, prepare
@@ -39,6 +39,7 @@ _TENSORS = (
     "a", "b", "offs", "bias", "scale_a", "scale_b", "out", "counter", "index", "pre", "weights", "activated", "dots",
     "left", "right",
 )  # fmt: skip
+_WIDENED = {torch.bfloat16, FP8_FNUZ, *SCALED_DTYPES}  # to float32, in the interpreter
 _SWAPPED = {"a": "b", "b": "a", "scale_a": "scale_b", "scale_b": "scale_a"}  # mode "n" is computed transposed
 
 
@@ -71,13 +72,11 @@ class InterpretedPlan:
     def run(self, product: Product, out: Tensor) -> None:
         """Interpret the kernel on float32 copies of operands that the interpreter reads wrongly: it takes the bits of
         bfloat16 for integers, subnormal float8_e5m2 numbers for others, and NaN of float8_e4m3fn for 480, and does not
-        know gfx942's float8."""
-        widened = {torch.bfloat16, FP8_FNUZ}
-        if any(m.dtype == FP8_E5M2 or (m.dtype == FP8 and m.float().isnan().any()) for m in product[:2]):
-            widened.update(SCALED_DTYPES)  # all of them: A and B may have different float8 types
+        know gfx942's float8. All float8 operands are copied, NaN or not: it sums those that it reads itself in another
+        order, and rows that no group has may hold anything."""
 
         def wide(tensor):
-            return tensor.float() if tensor is not None and tensor.dtype in widened else tensor
+            return tensor.float() if tensor is not None and tensor.dtype in _WIDENED else tensor
 
         epilogue, result = product.epilogue, wide(out)
         fields = {name: getattr(epilogue, name) for name in getattr(epilogue, "_fields", ())}

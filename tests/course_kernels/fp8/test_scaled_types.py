@@ -82,6 +82,23 @@ def test_scales_of_blocks_with_two_types(backend):
 
 @pytest.mark.parametrize("dtype", [E4M3, E5M2])
 @pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_rows_of_no_group_change_no_bit(backend, dtype):
+    """They are memory that nobody has written, and may look like NaN."""
+    made = torch.Generator().manual_seed(0)
+    a, b = ((100 * torch.randn(shape, generator=made)).to(DEVICE).to(dtype) for shape in ((300, 136), (3, 136, 136)))
+    b = b.mT  # as stored by rows of weights: numpy sums such factors in another order if it need not convert them
+    scale_a, scale_b = torch.rand(300, generator=made).to(DEVICE), torch.rand(3, 136, generator=made).to(DEVICE)
+    offs, found = torch.tensor([100, 190, 280], dtype=torch.int32, device=DEVICE), []
+    for tail in (0.0, float("nan")):
+        a[280:] = torch.full((20, 136), tail, device=DEVICE).to(dtype)
+        found.append(scaled_grouped_mm(
+            a, b, scale_a, ROW, [scale_b], [ROW], offs=offs, output_dtype=torch.float32, backend=backend
+        ))  # fmt: skip
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("dtype", [E4M3, E5M2])
+@pytest.mark.parametrize("backend", ["torch", "triton"])
 def test_every_number_of_a_type(backend, dtype):
     """Subnormal numbers, infinities and NaN, too; products with zeros are left out."""
     every = torch.arange(256, dtype=torch.uint8, device=DEVICE).view(dtype)[:, None]
