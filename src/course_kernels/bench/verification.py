@@ -10,7 +10,7 @@ from torch import Tensor
 
 from course_kernels.engine.product import Gated, GatedBackward, Product
 from course_kernels.engine.scaling import BLOCK, Blocks
-from course_kernels.moe.activations import activate, activation_gradient
+from course_kernels.engine.torch_activations import activate, activation_gradient
 
 __all__ = ["count_unlike", "count_wrong", "exact_products"]
 

@@ -4,9 +4,9 @@ An *entry* is a token's choice of an expert: entry i is choice i % TOP_K of toke
 place among all entries sorted by expert; entries of one expert keep their order. Entries whose expert is none of
 [0, EXPERTS) come last, as those of expert EXPERTS.
 
-Few entries are compared with each other, all with all, in one launch. Many are cut into chunks: counted by chunk and
-expert, the counts summed over the chunks and then over the experts; then each entry finds its place from these sums
-and a comparison with the entries of its chunk.
+Few entries are compared with each other, all with all, in one launch. Many are cut into chunks and counted by chunk and
+expert; then each entry finds its place from sums of these counts and a comparison with the entries of its chunk. Sums
+over few chunks are made where they are used, those over many in a launch between the two.
 """
 
 from __future__ import annotations
@@ -86,50 +86,68 @@ def count_kernel(
 
 @triton.jit(do_not_specialize=["tokens"])
 def sum_counts_kernel(
-    counts_ptr, totals_ptr, tokens,
+    counts_ptr, tokens,
     TOP_K: tl.constexpr, EXPERTS: tl.constexpr, CHUNK: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
-    """Replace counts by the counts of all earlier chunks; one program for BLOCK_E experts. totals_ptr: int32
-    (EXPERTS + 1,), the counts of all chunks."""
+    """Replace counts by the counts of all earlier chunks; one program for BLOCK_E experts. A row after the last chunk's
+    gets the counts of all."""
     experts = tl.program_id(0) * BLOCK_E + tl.arange(0, BLOCK_E)
     chunks = tl.cdiv(tokens * TOP_K, CHUNK)
     before = tl.zeros((BLOCK_E,), dtype=tl.int32)
-    for first in range(0, chunks, BLOCK_C):
+    for first in range(0, chunks + 1, BLOCK_C):
         each = first + tl.arange(0, BLOCK_C)
         at = counts_ptr + each.to(tl.int64)[:, None] * (EXPERTS + 1) + experts[None, :]
-        inside = (each < chunks)[:, None] & (experts <= EXPERTS)[None, :]
-        counts = tl.load(at, mask=inside, other=0)
-        tl.store(at, before[None, :] + tl.cumsum(counts, 0) - counts, mask=inside)
+        known = (experts <= EXPERTS)[None, :]
+        counts = tl.load(at, mask=(each < chunks)[:, None] & known, other=0)
+        tl.store(at, before[None, :] + tl.cumsum(counts, 0) - counts, mask=(each <= chunks)[:, None] & known)
         before += tl.sum(counts, 0)
-    tl.store(totals_ptr + experts, before, mask=experts <= EXPERTS)
 
 
 @triton.jit
-def sum_totals_kernel(totals_ptr, starts_ptr, offs_ptr, EXPERTS: tl.constexpr, BLOCK_E: tl.constexpr):
-    """starts[e] = the entries of all experts before e, offs[e] = those up to e; by one program. starts_ptr: int32
-    (EXPERTS + 1,)."""
-    before = tl.zeros((), dtype=tl.int32)
-    for first in range(0, EXPERTS + 1, BLOCK_E):
-        experts = first + tl.arange(0, BLOCK_E)
-        totals = tl.load(totals_ptr + experts, mask=experts <= EXPERTS, other=0)
-        ends = before + tl.cumsum(totals, 0)
-        tl.store(starts_ptr + experts, ends - totals, mask=experts <= EXPERTS)
-        tl.store(offs_ptr + experts, ends, mask=experts < EXPERTS)
-        before += tl.sum(totals, 0)
+def counts_before(
+    counts_ptr, experts, chunk, chunks, EXPERTS: tl.constexpr, BLOCK_C: tl.constexpr, SUMMED: tl.constexpr
+):
+    """The entries of experts in the chunks before ``chunk``, and in all chunks."""
+    at = counts_ptr + experts
+    if SUMMED:
+        before = tl.load(at + chunk.to(tl.int64) * (EXPERTS + 1), mask=experts <= EXPERTS, other=0)
+        total = tl.load(at + chunks.to(tl.int64) * (EXPERTS + 1), mask=experts <= EXPERTS, other=0)
+    else:
+        before = tl.zeros_like(experts)
+        total = tl.zeros_like(experts)
+        for first in range(0, chunks, BLOCK_C):
+            each = first + tl.arange(0, BLOCK_C)[:, None]
+            inside = (each < chunks) & (experts <= EXPERTS)[None, :]
+            counts = tl.load(at[None, :] + each.to(tl.int64) * (EXPERTS + 1), mask=inside, other=0)
+            before += tl.sum(tl.where(each < chunk, counts, 0), 0)
+            total += tl.sum(counts, 0)
+    return before, total
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def place_kernel(
-    ids_ptr, counts_ptr, starts_ptr, slots_ptr, tokens_ptr, positions_ptr, tokens, stride_t, stride_k,
-    TOP_K: tl.constexpr, EXPERTS: tl.constexpr, CHUNK: tl.constexpr, BLOCK_J: tl.constexpr,
+    ids_ptr, counts_ptr, offs_ptr, slots_ptr, tokens_ptr, positions_ptr, tokens, stride_t, stride_k,
+    TOP_K: tl.constexpr, EXPERTS: tl.constexpr, CHUNK: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_E: tl.constexpr, SUMMED: tl.constexpr,
 ):  # fmt: skip
-    """Place a chunk's entries, which are a program's."""
+    """Place a chunk's entries, which are a program's; the first program writes the ends. SUMMED: whether counts are
+    those of ``sum_counts_kernel``, or of ``count_kernel``."""
     chunk, count = tl.program_id(0), tokens * TOP_K
     entries = chunk * CHUNK + tl.arange(0, CHUNK)
     expert = load_experts(ids_ptr, entries, count, stride_t, stride_k, TOP_K, EXPERTS)
-    there = entries < count
-    position = tl.load(counts_ptr + chunk.to(tl.int64) * (EXPERTS + 1) + expert, mask=there, other=0)
-    position += tl.load(starts_ptr + expert, mask=there, other=0)
+    position = tl.zeros((CHUNK,), dtype=tl.int32)
+    start = tl.zeros((), dtype=tl.int32)
+    for first in range(0, EXPERTS + 1, BLOCK_E):
+        experts = first + tl.arange(0, BLOCK_E)
+        before, total = counts_before(
+            counts_ptr, experts, chunk, tl.cdiv(count, CHUNK), EXPERTS, BLOCK_C, SUMMED
+        )  # fmt: skip
+        ends = start + tl.cumsum(total, 0)
+        here = (ends - total + before)[None, :]
+        position += tl.sum(tl.where(expert[:, None] == experts[None, :], here, 0), 1)
+        if chunk == 0:
+            tl.store(offs_ptr + experts, ends, mask=experts < EXPERTS)
+        start += tl.sum(total, 0)
     for first in range(0, CHUNK, BLOCK_J):
         others = chunk * CHUNK + first + tl.arange(0, BLOCK_J)
         other = load_experts(ids_ptr, others, count, stride_t, stride_k, TOP_K, EXPERTS)

@@ -15,11 +15,11 @@ from torch import Tensor
 from course_kernels.dtypes import FP8
 from course_kernels.engine import whole_blocks
 from course_kernels.engine.scale_blocks import BLOCK, padded_columns
+from course_kernels.engine.torch_activations import activate
 from course_kernels.fp8.lines import UNACTIVATED, quantize_group_lines, quantize_lines
 from course_kernels.fp8.quantize import quantize_1x128, quantize_squares, quantize_whole_blocks
 from course_kernels.fp8.training import scales_whole_lines
 from course_kernels.kernels.codes import Activation
-from course_kernels.moe.activations import activate
 from course_kernels.moe.launching import launch
 from course_kernels.moe.routing import Routing
 from course_kernels.moe.steps import block_columns, constants_of

@@ -20,6 +20,7 @@ from course_kernels.type_checks import check_dense, is_number
 FEW = 2048  # entries that are compared with each other, all with all
 FEW_BLOCKS = 4, 512  # entries of a program there, and those that it compares them with at a time
 CHUNK = 128  # entries that a program counts or places
+FEW_CHUNKS = 256  # whose counts each program that places sums on its own
 _sortings = PlanCache()
 
 
@@ -104,7 +105,7 @@ def sort_choices(
     if backend == "torch" or (backend == "auto" and device.type == "cpu"):
         return _sorted_by_torch(top_k_index, num_experts)
     runtime.check_can_launch(device)
-    key = forms_of(top_k_index), num_experts, FEW
+    key = forms_of(top_k_index), num_experts
     sorting = _sortings.get(key)
     if sorting is None:
         sorting = Sorting(top_k_index, num_experts)
@@ -123,11 +124,12 @@ class Sorting:
         self._few = self._count <= FEW
         chunks = -(-self._count // CHUNK)
         self._results = _Parts(num_experts, self._count, self._count, self._count)
-        self._scratch = _Parts(chunks * (num_experts + 1), num_experts + 1, num_experts + 1)
+        self._counts = (chunks + 1) * (num_experts + 1)
+        summed = chunks > FEW_CHUNKS
         common = dict(stride_t=stride_t, stride_k=stride_k, TOP_K=top_k, EXPERTS=num_experts)
         order = ("slots_ptr", "tokens_ptr", "positions_ptr")
 
-        def step(name: str, programs: int, tensors: tuple[str, ...], tokens: int | None = tokens, **numbers) -> Launch:
+        def step(name: str, programs: int, tensors: tuple[str, ...], **numbers) -> Launch:
             return Launch("moe_routing", f"{name}_kernel", programs, tokens, tensors, **numbers)
 
         if self._few:
@@ -136,16 +138,14 @@ class Sorting:
             tensors = ("ids_ptr", "offs_ptr", *order)
             self._sort = step("sort_few", programs, tensors, **common, BLOCK=block, BLOCK_J=others)
             return
-        self._steps = (
-            step("count", chunks, ("ids_ptr", "counts_ptr"), **common, CHUNK=CHUNK, BLOCK_E=32),
-            step(
-                "sum_counts", -(-(num_experts + 1) // 8), ("counts_ptr", "totals_ptr"), TOP_K=top_k,
-                EXPERTS=num_experts, CHUNK=CHUNK, BLOCK_C=256, BLOCK_E=8,
-            ),
-            step(
-                "sum_totals", 1, ("totals_ptr", "starts_ptr", "offs_ptr"), None, EXPERTS=num_experts, BLOCK_E=256,
-            ),
-            step("place", chunks, ("ids_ptr", "counts_ptr", "starts_ptr", *order), **common, CHUNK=CHUNK, BLOCK_J=32),
+        self._count_ids = step("count", chunks, ("ids_ptr", "counts_ptr"), **common, CHUNK=CHUNK, BLOCK_E=32)
+        self._sum_counts = summed and step(
+            "sum_counts", -(-(num_experts + 1) // 8), ("counts_ptr",), TOP_K=top_k, EXPERTS=num_experts, CHUNK=CHUNK,
+            BLOCK_C=256, BLOCK_E=8,
+        )  # fmt: skip
+        self._place = step(
+            "place", chunks, ("ids_ptr", "counts_ptr", "offs_ptr", *order), **common, CHUNK=CHUNK, BLOCK_J=32,
+            BLOCK_C=64, BLOCK_E=32, SUMMED=summed,
         )  # fmt: skip
 
     def __call__(self, ids: Tensor, apart: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -157,12 +157,11 @@ class Sorting:
         elif self._few:
             self._sort(ids, ends, choices, of_row, rows)
         else:
-            counts, totals, starts = self._scratch(self._device)
-            count_ids, sum_counts, sum_totals, place = self._steps
-            count_ids(ids, counts)
-            sum_counts(counts, totals)
-            sum_totals(totals, starts, ends)
-            place(ids, counts, starts, choices, of_row, rows)
+            counts = _numbers(self._counts, self._device)
+            self._count_ids(ids, counts)
+            if self._sum_counts:
+                self._sum_counts(counts)
+            self._place(ids, counts, ends, choices, of_row, rows)
         return ends, of_row, choices, rows
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from course_kernels.moe import activations
+from course_kernels.engine.torch_activations import activate, activation_gradient
 from course_kernels.moe.form import Form, Gradients, Operands
 from course_kernels.moe.lora import Adapter, Adapters
 from course_kernels.moe.routing import Routing
@@ -31,7 +31,7 @@ def forward(operands: Operands, routing: Routing, form: Form, adapters: Adapters
     first, second = (None, None) if adapters is None else adapters.parts
     with torch.autocast(x.device.type, enabled=False):
         for expert in _experts(operands, routing, form):
-            hidden = activations.activate(_argument(expert, operands, first), form.activation, form.interleaved)
+            hidden = activate(_argument(expert, operands, first), form.activation, form.interleaved)
             result = hidden.to(x.dtype).float() @ down[expert.number].float().mT
             result = _added(result, hidden.to(x.dtype), second, expert.number)
             if down_bias is not None:
@@ -66,9 +66,9 @@ def backward(
             e, scale = expert.number, 1.0 if form.on_input else expert.scale
             pre = _argument(expert, operands, first)
             given = grad[expert.tokens].float()
-            hidden = activations.activate(pre, form.activation, form.interleaved)
+            hidden = activate(pre, form.activation, form.interleaved)
             grad_hidden = _added(given @ down[e].float(), given, second and second.crossed, e).to(x.dtype).float()
-            grad_pre = activations.activation_gradient(grad_hidden * scale, pre, form.activation, form.interleaved)
+            grad_pre = activation_gradient(grad_hidden * scale, pre, form.activation, form.interleaved)
             grad_pre = grad_pre.to(x.dtype).float()
             grad_rows = _added(grad_pre @ gate_up[e].float(), grad_pre, first and first.crossed, e)
             grad_rows = grad_rows.to(x.dtype).float()

@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from course_kernels.engine import torch_activations
 from course_kernels.kernels.codes import Activation
-from course_kernels.moe import activations
 from course_kernels.moe.routing import Routing
 
 
@@ -27,8 +27,8 @@ def activation_gradient(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """The same as ``steps.activation_gradient``."""
     scale = 1.0 if weights is None else _of_rows(weights, routing)
-    grad, hidden = grad.float(), activations.activate(pre, activation, interleaved)
-    grad_pre = activations.activation_gradient(grad * scale, pre, activation, interleaved).to(pre.dtype)
+    grad, hidden = grad.float(), torch_activations.activate(pre, activation, interleaved)
+    grad_pre = torch_activations.activation_gradient(grad * scale, pre, activation, interleaved).to(pre.dtype)
     found = None if weights is None else _of_choices((grad * hidden).sum(1), routing)
     return grad_pre, (hidden * scale).to(pre.dtype) if with_activated else None, found
 

@@ -9,9 +9,9 @@ import torch
 from torch.nn.functional import ScalingType
 
 from course_kernels import quantize_1x128, quantize_128x128, runtime, scaled_grouped_mm, to_fp8_then_scaled_grouped_mm
+from course_kernels.engine.torch_activations import activate
 from course_kernels.fp8.lines import quantize_lines
 from course_kernels.moe import ACTIVATIONS, Routing, fp8_layer
-from course_kernels.moe.activations import activate
 from moe_layers import DEVICE, NAMES, Layer, kept_bytes, make, oracle, routing_bytes
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from course_kernels import runtime
+from course_kernels.engine.plans import PlanCache
 from course_kernels.moe import Routing, routing
 from moe_layers import DEVICE
 
@@ -35,20 +36,30 @@ def assert_sorted(ids, experts, found):
     assert found.rows.flatten().tolist() == [places.get(i, -1) for i in range(len(flat))]
 
 
-@pytest.mark.parametrize("backend", ["torch", "triton"])
-@pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
+# Numbers of choices up to which they are compared all with all, and of chunks up to which each program sums counts.
+WAYS = {"few": (10**6, 10**6), "many": (0, 10**6), "very many": (0, 0)}
+
+
+def sort_as(monkeypatch, way):
+    monkeypatch.setattr(routing, "_sortings", PlanCache())
+    for name, most in zip(("FEW", "FEW_CHUNKS"), WAYS[way]):
+        monkeypatch.setattr(routing, name, most)
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (5, 2, 4), (33, 3, 40), (90, 4, 70)], ids=str)
-def test_every_choice_has_its_row(monkeypatch, backend, few, sizes):
-    monkeypatch.setattr(routing, "FEW", 10**6 if few else 0)
+def test_every_choice_has_its_row(monkeypatch, way, sizes):
+    sort_as(monkeypatch, way)
     for dtype in (torch.int64, torch.int32):
         tokens, top_k, experts = sizes
         ids = some(tokens, top_k, experts, dtype=dtype)
-        assert_sorted(ids, experts, Routing.of(ids, experts, backend=backend))
+        assert_sorted(ids, experts, Routing.of(ids, experts, backend="triton"))
+        assert_sorted(ids, experts, Routing.of(ids, experts, backend="torch"))
 
 
-@pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
-def test_what_a_call_returns_is_one_allocation_and_what_an_operator_returns_is_not(monkeypatch, few):
-    monkeypatch.setattr(routing, "FEW", 10**6 if few else 0)
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_call_returns_is_one_allocation_and_what_an_operator_returns_is_not(monkeypatch, way):
+    sort_as(monkeypatch, way)
     ids = some(7, 3, 5)  # no size is a multiple of 16 bytes
     found, apart = Routing.of(ids, 5, backend="triton"), torch.ops.course_kernels.moe_routing(ids, 5, "triton")
     assert len({each.untyped_storage().data_ptr() for each in found}) == 1
@@ -57,9 +68,9 @@ def test_what_a_call_returns_is_one_allocation_and_what_an_operator_returns_is_n
     assert all(each.data_ptr() % 16 == 0 and each.is_contiguous() for each in found)
 
 
-@pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
-def test_extreme_ids_and_strides(monkeypatch, few):
-    monkeypatch.setattr(routing, "FEW", 10**6 if few else 0)
+@pytest.mark.parametrize("way", WAYS)
+def test_extreme_ids_and_strides(monkeypatch, way):
+    sort_as(monkeypatch, way)
     ids = some(30, 4, 6)
     ids[3, 1], ids[4, 2], ids[5, 0] = 2**62, -(2**63), 2**32  # 0 in their lower 32 bits
     for strided in (ids.mT.contiguous().mT, ids.repeat_interleave(3, 1)[:, ::3], ids[:1].expand(30, 4), ids[::2]):

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from course_kernels import runtime
+from course_kernels.engine.torch_activations import activate
 from course_kernels.moe import ACTIVATIONS, Activation, Function, Routing, steps
-from course_kernels.moe.activations import activate, describe
+from course_kernels.moe.activations import describe
 from course_kernels.testing import integers
 from moe_layers import DEVICE, assert_near, make
 
