@@ -73,15 +73,14 @@ def count_kernel(
     ids_ptr, counts_ptr, tokens, stride_t, stride_k,
     TOP_K: tl.constexpr, EXPERTS: tl.constexpr, CHUNK: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
-    """counts[chunk, e] = entries of expert e in a chunk, int32 (chunks, EXPERTS + 1). A program has a chunk."""
+    """counts[chunk, e] = entries of expert e in a chunk, int32 (chunks, EXPERTS). A program has a chunk."""
     chunk = tl.program_id(0)
     entries = chunk * CHUNK + tl.arange(0, CHUNK)
     expert = load_experts(ids_ptr, entries, tokens * TOP_K, stride_t, stride_k, TOP_K, EXPERTS)
-    for first in range(0, EXPERTS + 1, BLOCK_E):
+    for first in range(0, EXPERTS, BLOCK_E):
         experts = first + tl.arange(0, BLOCK_E)
         found = tl.sum((expert[:, None] == experts[None, :]).to(tl.int32), 0)
-        at = counts_ptr + chunk.to(tl.int64) * (EXPERTS + 1) + experts
-        tl.store(at, found, mask=experts <= EXPERTS)
+        tl.store(counts_ptr + chunk.to(tl.int64) * EXPERTS + experts, found, mask=experts < EXPERTS)
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -96,8 +95,8 @@ def sum_counts_kernel(
     before = tl.zeros((BLOCK_E,), dtype=tl.int32)
     for first in range(0, chunks + 1, BLOCK_C):
         each = first + tl.arange(0, BLOCK_C)
-        at = counts_ptr + each.to(tl.int64)[:, None] * (EXPERTS + 1) + experts[None, :]
-        known = (experts <= EXPERTS)[None, :]
+        at = counts_ptr + each.to(tl.int64)[:, None] * EXPERTS + experts[None, :]
+        known = (experts < EXPERTS)[None, :]
         counts = tl.load(at, mask=(each < chunks)[:, None] & known, other=0)
         tl.store(at, before[None, :] + tl.cumsum(counts, 0) - counts, mask=(each <= chunks)[:, None] & known)
         before += tl.sum(counts, 0)
@@ -105,23 +104,24 @@ def sum_counts_kernel(
 
 @triton.jit
 def counts_before(
-    counts_ptr, experts, chunk, chunks, EXPERTS: tl.constexpr, BLOCK_C: tl.constexpr, SUMMED: tl.constexpr
-):
+    counts_ptr, experts, chunk, chunks, EXPERTS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_E: tl.constexpr,
+    SUMMED: tl.constexpr,
+):  # fmt: skip
     """The entries of experts in the chunks before ``chunk``, and in all chunks."""
-    at = counts_ptr + experts
+    at, known = counts_ptr + experts, experts < EXPERTS
     if SUMMED:
-        before = tl.load(at + chunk.to(tl.int64) * (EXPERTS + 1), mask=experts <= EXPERTS, other=0)
-        total = tl.load(at + chunks.to(tl.int64) * (EXPERTS + 1), mask=experts <= EXPERTS, other=0)
+        before = tl.load(at + chunk.to(tl.int64) * EXPERTS, mask=known, other=0)
+        total = tl.load(at + chunks.to(tl.int64) * EXPERTS, mask=known, other=0)
+        return before, total
     else:
-        before = tl.zeros_like(experts)
-        total = tl.zeros_like(experts)
+        before = tl.zeros((BLOCK_C, BLOCK_E), dtype=tl.int32)
+        total = tl.zeros((BLOCK_C, BLOCK_E), dtype=tl.int32)
         for first in range(0, chunks, BLOCK_C):
             each = first + tl.arange(0, BLOCK_C)[:, None]
-            inside = (each < chunks) & (experts <= EXPERTS)[None, :]
-            counts = tl.load(at[None, :] + each.to(tl.int64) * (EXPERTS + 1), mask=inside, other=0)
-            before += tl.sum(tl.where(each < chunk, counts, 0), 0)
-            total += tl.sum(counts, 0)
-    return before, total
+            counts = tl.load(at[None, :] + each.to(tl.int64) * EXPERTS, mask=(each < chunks) & known[None, :], other=0)
+            before += tl.where(each < chunk, counts, 0)
+            total += counts
+        return tl.sum(before, 0), tl.sum(total, 0)
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -136,21 +136,25 @@ def place_kernel(
     entries = chunk * CHUNK + tl.arange(0, CHUNK)
     expert = load_experts(ids_ptr, entries, count, stride_t, stride_k, TOP_K, EXPERTS)
     position = tl.zeros((CHUNK,), dtype=tl.int32)
-    start = tl.zeros((), dtype=tl.int32)
-    for first in range(0, EXPERTS + 1, BLOCK_E):
+    start = tl.zeros((), dtype=tl.int32)  # of the experts that follow, among all entries
+    earlier = tl.zeros((), dtype=tl.int32)  # entries of experts so far, in chunks before
+    for first in range(0, EXPERTS, BLOCK_E):
         experts = first + tl.arange(0, BLOCK_E)
         before, total = counts_before(
-            counts_ptr, experts, chunk, tl.cdiv(count, CHUNK), EXPERTS, BLOCK_C, SUMMED
+            counts_ptr, experts, chunk, tl.cdiv(count, CHUNK), EXPERTS, BLOCK_C, BLOCK_E, SUMMED
         )  # fmt: skip
         ends = start + tl.cumsum(total, 0)
-        here = (ends - total + before)[None, :]
-        position += tl.sum(tl.where(expert[:, None] == experts[None, :], here, 0), 1)
+        here = (expert >= first) & (expert < first + BLOCK_E)
+        found = tl.gather(ends - total + before, tl.where(here, expert - first, 0), 0)
+        position += tl.where(here & (expert < EXPERTS), found, 0)
         if chunk == 0:
             tl.store(offs_ptr + experts, ends, mask=experts < EXPERTS)
         start += tl.sum(total, 0)
+        earlier += tl.sum(before, 0)
+    position += tl.where(expert == EXPERTS, start + chunk * CHUNK - earlier, 0)
     for first in range(0, CHUNK, BLOCK_J):
         others = chunk * CHUNK + first + tl.arange(0, BLOCK_J)
         other = load_experts(ids_ptr, others, count, stride_t, stride_k, TOP_K, EXPERTS)
-        earlier = (other[None, :] == expert[:, None]) & (others[None, :] < entries[:, None])
-        position += tl.sum(earlier.to(tl.int32), 1)
+        sooner = (other[None, :] == expert[:, None]) & (others[None, :] < entries[:, None])
+        position += tl.sum(sooner.to(tl.int32), 1)
     store_places(slots_ptr, tokens_ptr, positions_ptr, entries, expert, position, count, TOP_K, EXPERTS)

@@ -322,7 +322,7 @@ def _fused_gradient(
     grad_pre = torch.empty_like(pre)
     hidden = torch.empty(count, inner, dtype=pre.dtype, device=pre.device)
     parts = torch.empty(count, -(-inner // 32), dtype=torch.float32, device=pre.device)
-    of_rows = weights.reshape(-1).index_select(0, routing.choices)
+    of_rows = steps.gather_weights(weights, routing)
     epilogue = GatedBackward(form.activation, form.interleaved, pre, of_rows, hidden, parts, added)
     _gathered(grad, down, routing, epilogue, grad_pre, form, kept, arriving)
     return grad_pre, hidden, steps.sum_parts(parts, routing, weights)

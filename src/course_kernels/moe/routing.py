@@ -20,7 +20,7 @@ from course_kernels.type_checks import check_dense, is_number
 FEW = 2048  # entries that are compared with each other, all with all
 FEW_BLOCKS = 4, 512  # entries of a program there, and those that it compares them with at a time
 CHUNK = 128  # entries that a program counts or places
-FEW_CHUNKS = 256  # whose counts each program that places sums on its own
+FEW_CHUNKS = 128  # whose counts each program that places sums on its own
 _sortings = PlanCache()
 
 
@@ -124,7 +124,7 @@ class Sorting:
         self._few = self._count <= FEW
         chunks = -(-self._count // CHUNK)
         self._results = _Parts(num_experts, self._count, self._count, self._count)
-        self._counts = (chunks + 1) * (num_experts + 1)
+        self._counts = (chunks + 1) * num_experts
         summed = chunks > FEW_CHUNKS
         common = dict(stride_t=stride_t, stride_k=stride_k, TOP_K=top_k, EXPERTS=num_experts)
         order = ("slots_ptr", "tokens_ptr", "positions_ptr")
@@ -138,14 +138,17 @@ class Sorting:
             tensors = ("ids_ptr", "offs_ptr", *order)
             self._sort = step("sort_few", programs, tensors, **common, BLOCK=block, BLOCK_J=others)
             return
-        self._count_ids = step("count", chunks, ("ids_ptr", "counts_ptr"), **common, CHUNK=CHUNK, BLOCK_E=32)
+        block_e = min(128, max(16, 1 << (num_experts - 1).bit_length()))
+        self._count_ids = step(
+            "count", chunks, ("ids_ptr", "counts_ptr"), **common, CHUNK=CHUNK, BLOCK_E=min(block_e, 64)
+        )  # fmt: skip
         self._sum_counts = summed and step(
-            "sum_counts", -(-(num_experts + 1) // 8), ("counts_ptr",), TOP_K=top_k, EXPERTS=num_experts, CHUNK=CHUNK,
-            BLOCK_C=256, BLOCK_E=8,
+            "sum_counts", -(-num_experts // 4), ("counts_ptr",), TOP_K=top_k, EXPERTS=num_experts, CHUNK=CHUNK,
+            BLOCK_C=256, BLOCK_E=4,
         )  # fmt: skip
         self._place = step(
             "place", chunks, ("ids_ptr", "counts_ptr", "offs_ptr", *order), **common, CHUNK=CHUNK, BLOCK_J=32,
-            BLOCK_C=64, BLOCK_E=32, SUMMED=summed,
+            BLOCK_C=64, BLOCK_E=block_e, SUMMED=summed,
         )  # fmt: skip
 
     def __call__(self, ids: Tensor, apart: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -51,6 +51,12 @@ def gather(
     return out
 
 
+def gather_weights(weights: Tensor, routing: Routing) -> Tensor:
+    """The float32 weights (T, k) in the order of rows, (T * k,). Those after the last end are not written. torch's own
+    kernel for it takes 7 µs of an H200 with 8,192 choices."""
+    return gather(weights.view(-1, 1), routing._replace(tokens=routing.choices)).view(-1)
+
+
 def activate(pre: Tensor, routing: Routing, tokens: int, activation: Activation, interleaved: bool) -> Tensor:
     """Compute the activation of pre (T * k, N): of its dtype, (T * k, N / 2) with a gate. Rows after the last end are
     not written."""
