@@ -51,23 +51,19 @@ def name_of(config):
 
 
 @pytest.fixture(scope="module")
-def code_of(tmp_path_factory):
-    """Compile a configuration, once; the PTX and the disassembled machine code. The compiler leaves copies."""
-    pytest.importorskip("cutlass", reason="needs the cutlass extra")
-    from cutlass import cute
-    from cutlass.base_dsl.compiler import DumpDir
-
-    from course_kernels.kernels.cute_sm90.compilation import compile_for
-
+def code_of(code_for, tmp_path_factory):
+    """The PTX of a configuration, and its machine code, disassembled once."""
     folder = tmp_path_factory.mktemp("code")
-    options = (cute.KeepPTX(True), cute.KeepCUBIN(True), DumpDir(str(folder)))
 
     @functools.cache
-    def compile_(config, **fields):
-        compiled = compile_for(config, form_for(FLOAT8, **fields), FLOAT8, "bfloat16", options=options)
-        return compiled.__ptx__, disassembled(compiled.__cubin__, folder)
+    def disassembled_once(cubin):
+        return disassembled(cubin, folder)
 
-    return compile_
+    def found(config, **fields):
+        code = code_for(config, form_for(FLOAT8, **fields), FLOAT8)
+        return code.ptx, disassembled_once(code.cubin)
+
+    return found
 
 
 # A configuration for any K; of those that are shipped, the kernel for sums over whole rounds of stages, too.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections import Counter
@@ -48,24 +47,15 @@ def compile_for():
 
 
 @pytest.fixture(scope="module")
-def compiled(compile_for, tmp_path_factory):
-    """Compile a configuration for dtypes and fields of a form, once. The compiler leaves copies."""
-    from cutlass import cute
-    from cutlass.base_dsl.compiler import DumpDir
-
-    options = (cute.KeepPTX(True), cute.KeepCUBIN(True), DumpDir(str(tmp_path_factory.mktemp("code"))))
-
-    @functools.cache
-    def compile_(config, dtype, *out_dtype, **fields):
-        return compile_for(config, form_for(dtype, **fields), dtype, *out_dtype, options=options)
-
-    return compile_
+def compiled(code_for):
+    """The code of a configuration for dtypes and fields of a form."""
+    return lambda config, dtype, *out_dtype, **fields: code_for(config, form_for(dtype, **fields), dtype, *out_dtype)
 
 
 @pytest.fixture(scope="module")
 def ptx_of(compiled):
     """The PTX of a configuration for dtypes and fields of a form."""
-    return lambda *arguments, **fields: compiled(*arguments, **fields).__ptx__
+    return lambda *arguments, **fields: compiled(*arguments, **fields).ptx
 
 
 @pytest.mark.parametrize(
@@ -238,7 +228,7 @@ def test_numbers_are_asked_for_and_sent(ptx_of, config, out_dtype, options):
 def test_products_of_a_stage_follow_at_once(compiled, tmp_path, config):
     """The compiler knows that the stage is the same in all lanes, although it depends on a number that was sent: it
     costs ping-pong up to 18 % if it does not."""
-    sass = disassembled(compiled(config, "bfloat16", "bfloat16", along="k").__cubin__, tmp_path)
+    sass = disassembled(compiled(config, "bfloat16", "bfloat16", along="k").cubin, tmp_path)
     assert sass.count("GMMA.64x") == 2 * (config.tile_k // 16) * (config.tile_m // 64 // config.sharing_groups)
     assert moves_between_products(sass) == []
 
@@ -353,14 +343,14 @@ def test_operands_of_8_bits(ptx_of, config, out_dtypes):
 def test_operands_of_8_bits_along_k(compiled, tmp_path, config):
     """Both operands as they are, whose groups are whole blocks; scaled at the end."""
     made = compiled(config, "float8_e4m3fn", along="k", scaling="lines")
-    ptx = made.__ptx__
+    ptx = made.ptx
     sums = config.tile_m // config.sharing_groups * config.tile_n // 128
     assert ptx.count("fma.rn.f32") == sums
     assert ptx.count("mul.f32") == 2 * sums + 1, "and one of the pace of zeros"
     assert loads_of(ptx) == loads_for(config, lambda shape: [2], lambda shape: [2])
     assert stores_of(ptx) == [3] * (config.tile_n // 64)
     assert ".local" not in ptx
-    assert not re.search(r"\b(LDL|STL)\b", disassembled(made.__cubin__, tmp_path))
+    assert not re.search(r"\b(LDL|STL)\b", disassembled(made.cubin, tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -39,28 +39,20 @@ class Code:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
+def compiled(code_for, tmp_path_factory):
     """The code of a configuration, fitted to a form. Only a kernel whose rows come in pieces waits for rows. All wait
     for the end of the kernel before, and read and write after it."""
-    pytest.importorskip("cutlass", reason="needs the cutlass extra")
-    from cutlass import cute
-    from cutlass.base_dsl.compiler import DumpDir
-
-    from course_kernels.kernels.cute_sm90.compilation import compile_for
-
     folder = tmp_path_factory.mktemp("code")
 
     @functools.cache
-    def compile_(config, form):
-        options = (cute.KeepPTX(True), cute.KeepCUBIN(True), DumpDir(str(folder)))
-        out = "float32" if form.epilogue == "add" else "bfloat16"
-        made = compile_for(config.fitted(form), form, "bfloat16", out, options=options)
-        assert form.rows == "pieces" or not re.search(f"{POLL}|{TRAP}", made.__ptx__)
-        (waits,) = re.finditer(r"griddepcontrol\.wait", made.__ptx__)
-        assert waits.end() < re.search(r"\b(?:ld|st|red|atom|cp\.async\S*)\.\S*global", made.__ptx__).start()
-        return Code(made.__ptx__, made.__cubin__, folder)
+    def checked(config, form):
+        ptx, cubin = code_for(config.fitted(form), form, "bfloat16", "float32" if form.epilogue == "add" else None)
+        assert form.rows == "pieces" or not re.search(f"{POLL}|{TRAP}", ptx)
+        (waits,) = re.finditer(r"griddepcontrol\.wait", ptx)
+        assert waits.end() < re.search(r"\b(?:ld|st|red|atom|cp\.async\S*)\.\S*global", ptx).start()
+        return Code(ptx, cubin, folder)
 
-    return compile_
+    return checked
 
 
 def spills(code: Code) -> list[str]:
