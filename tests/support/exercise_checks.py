@@ -53,7 +53,7 @@ def _judged_and_replies(judge, exercise, source, seed):
     """The result of one seed, and what the judge examined for it, input by input."""
     key = exercise.id, exercise.seconds, source, seed
     if key not in _judged:
-        replies = []
+        replies, cases = [], drawn_for(exercise, seed)  # as the judge draws
 
         def examine(*reply):
             done = EXAMINE(*reply)
@@ -62,6 +62,7 @@ def _judged_and_replies(judge, exercise, source, seed):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(judging, "_examine", examine)
+            patch.setattr(manifest.examiner(exercise), "draw", lambda rng: cases)
             _judged[key] = judge.check(exercise, source, seed, compiling=False), replies
     return _judged[key]
 

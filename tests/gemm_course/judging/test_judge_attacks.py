@@ -738,6 +738,21 @@ def bias_gradient(grad, ends, out):
 """
 
 
+@pytest.fixture
+def few_columns(monkeypatch):
+    """One input of exercise 11b, with four columns: for attacks that launch a kernel for each number. What earns
+    nothing here earns nothing with more inputs, which can only reject it again."""
+    examiner = manifest.examiner(*manifest.find("11b"))
+    draw = examiner.draw
+
+    def drawn(rng):
+        case = draw(rng)[0]
+        return [Case({**case.inputs, "grad": case.inputs["grad"][:, :4].contiguous()}, case.checks, label=case.label)]
+
+    monkeypatch.setattr(examiner, "draw", drawn)
+
+
+@pytest.mark.usefixtures("few_columns")
 @pytest.mark.parametrize("name", ["tell", "column_sums"])
 def test_what_another_kernel_tells_python_code_earns_nothing(judge, name):
     (exercise,) = manifest.find("11b")
@@ -753,6 +768,7 @@ def test_what_another_kernel_tells_python_code_earns_nothing(judge, name):
     assert f"the kernel `{name}` is launched, too" in result.message, result.text()
 
 
+@pytest.mark.usefixtures("few_columns")
 @pytest.mark.parametrize(
     ("load", "says"),
     [
@@ -792,6 +808,7 @@ def bias_gradient(grad, ends, out):
 """
 
 
+@pytest.mark.usefixtures("few_columns")
 def test_what_the_kernel_tells_python_code_in_other_launches_earns_nothing(judge):
     (exercise,) = manifest.find("11b")
     result = attack(judge, TELLS, msgspec.structs.replace(exercise, seconds=30.0), compiling=False)
@@ -938,7 +955,7 @@ def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):
          "everywhere(struct.pack('<QQ', 1000000, 0))\n    while True: everywhere(b' '); time.sleep(0.002)",
          "deaf to a signal"),
         ("import os, signal", "os.kill(os.getpid(), signal.SIGSTOP)", "deaf to a signal"),
-        ("import time", "time.sleep(100)", "still running after 3 s, nearly all of them waiting, so it was stopped"),
+        ("import time", "time.sleep(100)", "still running after 2 s, nearly all of them waiting, so it was stopped"),
         ("import threading, time\nthreading.Thread(target=time.sleep, args=(99,)).start()", "return 1", "a int"),
         ("", "return bytearray(2 << 30)", "wants more memory than an answer gets"),
         ("import mmap", "return mmap.mmap(-1, 2 << 30)", "wants more memory than an answer gets"),
@@ -950,8 +967,10 @@ def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):
     ],
 )  # fmt: skip
 def test_runaways_are_stopped_in_time(open_judge, monkeypatch, before, body, says):
-    # What answers no signal says nothing however long the judge waits.
+    # What answers no signal says nothing however long the judge waits; what waits, waits three times as long.
     seconds, grace_s = (0.3, 0.3) if says == "deaf to a signal" else (1.0, 1.0)
+    if "waiting" in says:
+        seconds = 0.5
     monkeypatch.setattr(judging.request, "GRACE_S", grace_s)
     result = attack(open_judge, f"{before}\n{HEAD}{body}", msgspec.structs.replace(HASTY, seconds=seconds))
     assert re.search(says, result.message), result.text()
