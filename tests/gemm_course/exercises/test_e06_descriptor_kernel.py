@@ -7,6 +7,7 @@ import pytest
 import mutants
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
 from exercise_checks import judged
+from exercise_scores import judged_together
 from gemm_course.exercises import manifest
 from gemm_course.judging.results import REASON_ABOVE
 
@@ -36,7 +37,7 @@ def test_one_answer_earns_the_same_whatever_is_drawn(judge, name, points):
     """No draw has a matrix as narrow as a tile: there, exchanged coordinates are (0, 0), which is right by chance."""
     (exercise,) = manifest.find("06")
     source = mutants.of(exercise.name)[name].source
-    assert {judge.check(exercise, source, seed, compiling=False).points for seed in range(8)} == {points}
+    assert {each.points for each in judged_together(judge, exercise, source, range(8))} == {points}
 
 
 # The constant that is right now and then: what a sum of K products is on average.
@@ -52,7 +53,7 @@ def test_a_constant_in_place_of_a_product_earns_nothing(judge, constant, where):
     source = source.replace("[total_m, N], [ldc", where).replace("acc.to(", f"(acc * 0 + {constant}).to(")
     assert where in source
     assert constant in source
-    earned = [judge.check(exercise, source, seed, compiling=False).points for seed in range(2)]
+    earned = [judged(judge, exercise, source, seed).points for seed in range(2)]
     assert earned == [0] * 2
 
 
