@@ -633,11 +633,11 @@ for name, way in ways.items():
     print(f"{name:24} {one[way]:5.0f} µs" if way in one else f"{name:24} not recorded yet")
 
 # %% [markdown]
-# The first three are as called, the others in a graph. The first line is probably the time of the host: the GPU's part
-# was predicted above, and is far shorter. The last line is `torch.amax` of as many bytes. It needs twice the time that
-# was predicted from a copy of gigabytes. One reason may be that such a short kernel hardly reaches the memory's full
-# speed. So the library's layer takes about as long as reading its weights. Only smaller weights would make it much
-# faster.
+# The first three are as called, the others in a graph. The first one has fifteen launches, so it depends most on the
+# host: on a slower one it took several times as long. The last line is `torch.amax` of as many bytes. It needs twice
+# the time that was predicted from a copy of gigabytes. One reason may be that such a short kernel hardly reaches the
+# memory's full speed. So the library's layer takes about as long as reading its weights. Only smaller weights would
+# make it much faster.
 #
 # For one token the library runs two kernels, not four. Nothing needs sorting. A tile of 16 rows would hold one row and
 # fifteen of zeros, so each kernel multiplies weights by vectors. A program has a few lines of one weight. It loads the
