@@ -168,8 +168,9 @@ def moe_calls() -> list[Call]:
         few | strange | dict(bias=single),
     ]
     layers += [few | none | dict(layout_w="transposed", weights_on="input"), few | dict(hidden=600, inner=270)]
-    many = dict(sizes=(1, 0, 20), times=100)
+    many, very_many = dict(sizes=(1, 0, 20), times=100), dict(sizes=(40, 0, 800), times=20)  # each sorts in its own way
     routes = [{}, dict(index=torch.int32, layout="every_other"), many, many | dict(index=torch.int32, layout="col")]
+    routes += [very_many, very_many | dict(index=torch.int32, layout="every_other")]
     journeys = [{}, dict(sizes=(1, 3), most=3), dict(columns=1040, layout="every_other", index=torch.int32)]
     journeys.append(dict(sizes=(70, 9), most=70, dtype=single, columns=16, top_k=6))
     return [

@@ -52,6 +52,7 @@ CASES = (
     "feedforward-sizes=1x0x1-tail=0-recipe=rowwise",
     "feedforward-sizes=1x0x1-tail=0-recipe=blockwise",
     "route-sizes=1x0x20-times=100",
+    "route-sizes=40x0x800-times=20",
     "journey",
 )
 
