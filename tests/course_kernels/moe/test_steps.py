@@ -57,6 +57,9 @@ def test_gather(routing, dtype):
     assert torch.equal(weighted, (rows.float() * scale).to(dtype))
     wide, _ = split(routing, steps.gather(x, routing, weights, torch.float32))
     assert torch.equal(wide, rows.float() * scale)
+    of_rows, rest = split(routing, steps.gather_weights(weights, routing))
+    assert torch.equal(of_rows, scale[:, 0])
+    assert rest.isnan().all(), "nobody reads these"
 
 
 @pytest.mark.usefixtures("nan")
