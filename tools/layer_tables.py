@@ -189,5 +189,5 @@ def parallel_gain() -> str:
     gpus, times = (listing(each) for each in (map(str, gains), (f"{each:.1f}" for each in gains.values())))
     return (
         f"On {gpus} {gpu_of(records[0])}s, a {SCALED['model']} layer trains {times} times as fast as\n"
-        "[by hand](site/benchmarks.md#The-layer-on-several-GPUs)."
+        "[by hand](site/benchmarks.md#The-layer-on-several-GPUs), [with `ep=`](site/library.md#on-several-gpus)."
     )

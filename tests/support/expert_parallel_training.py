@@ -275,6 +275,23 @@ def page_dispatches(world):
     return close(torch.float32, out=(names["out"], x * weights.sum(1, keepdim=True)))
 
 
+def page_passes_local_weights(world):
+    """The library page: each rank's own weights, and ids of all experts; without ``ep=`` a rank leaves others out."""
+    (x, ids, weights, _), parameters = tokens_of(world), weights_of(world.device)[:2]
+    gate_up, down = (mine(world, each) for each in parameters)
+    given = dict(x=x[world.rank], top_k_index=ids[world.rank], top_k_weights=weights[world.rank], gate_up=gate_up)
+    names = page_snippets.run(
+        "dist.group.WORLD",
+        dist=dist,
+        ExpertParallel=ExpertParallel,
+        moe_feed_forward=moe_feed_forward,
+        down=down,
+        **given,
+    )
+    wanted = moe_feed_forward(x[world.rank], *parameters, ids[world.rank], weights[world.rank])
+    return close(torch.float32, out=(names["out"], wanted))
+
+
 def ddp_of_everything(world):
     """As the library page says: it refuses shards, and copies the first rank's experts to all."""
     torch.manual_seed(world.rank)
@@ -322,7 +339,8 @@ CASES = {
     function.__name__: function
     for function in (
         sharded_weights, main_grads_and_autocast, checkpointed, another_group, compiled, compiled_shards,
-        saved_and_loaded, page_trains, page_dispatches, ddp_of_everything, ddp_and_experts, fsdp_and_experts,
+        saved_and_loaded, page_trains, page_dispatches, page_passes_local_weights, ddp_of_everything, ddp_and_experts,
+        fsdp_and_experts,
     )
 }  # fmt: skip
 
