@@ -57,6 +57,18 @@ def test_every_choice_has_its_row(monkeypatch, way, sizes):
         assert_sorted(ids, experts, Routing.of(ids, experts, backend="torch"))
 
 
+@pytest.mark.parametrize("way", ["many", "very many"])
+@pytest.mark.parametrize("sizes", [(20, 3, 300), (1100, 4, 5)], ids=["experts", "chunks"])
+def test_more_than_a_block_of_experts_or_of_chunks(monkeypatch, way, sizes):
+    """A program takes 128 experts at a time, and sums counts of 64 chunks, or of 256."""
+    sort_as(monkeypatch, way)
+    monkeypatch.setattr(routing, "CHUNK", 8)  # 550 chunks
+    tokens, top_k, experts = sizes
+    ids = some(tokens, top_k, experts)
+    wanted, found = (Routing.of(ids, experts, backend=backend) for backend in ("torch", "triton"))
+    assert all(map(torch.equal, wanted, found))
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_what_a_call_returns_is_one_allocation_and_what_an_operator_returns_is_not(monkeypatch, way):
     sort_as(monkeypatch, way)
