@@ -51,7 +51,7 @@ def judged_together(judge, exercise, source, seeds):
 
 
 def part_of(outcome, first, end):
-    """What a process would have sent that had been given some of the inputs."""
+    """The outcome of a process with the inputs from `first` to `end` alone, cut out of the outcome of all."""
     others = [each for each in outcome.messages if each.case is None]
     own = [msgspec.structs.replace(each, case=each.case - first) for each in outcome.messages
            if each.case is not None and first <= each.case < end]  # fmt: skip

@@ -276,7 +276,7 @@ def page_dispatches(world):
 
 
 def page_passes_local_weights(world):
-    """The library page: each rank's own weights, and ids of all experts; without ``ep=`` a rank leaves others out."""
+    """The library page: each rank's own weights, and ids of all experts, give what one process computes."""
     (x, ids, weights, _), parameters = tokens_of(world), weights_of(world.device)[:2]
     gate_up, down = (mine(world, each) for each in parameters)
     given = dict(x=x[world.rank], top_k_index=ids[world.rank], top_k_weights=weights[world.rank], gate_up=gate_up)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 
-class Code(NamedTuple):
-    """What the compiler made of a kernel."""
+class Compiled(NamedTuple):
+    """A compiled kernel."""
 
     ptx: str
     cubin: bytes
@@ -30,7 +30,7 @@ def code_for(tmp_path_factory):
     @functools.cache
     def compiled(config, form, dtype, out_dtype):
         made = compile_for(config, form, dtype, out_dtype, options=options)
-        return Code(made.__ptx__, made.__cubin__)
+        return Compiled(made.__ptx__, made.__cubin__)
 
     def code(config, form, dtype, out_dtype=None):
         return compiled(config, form, dtype, out_dtype or ("bfloat16" if form.operand_bytes == 1 else dtype))
