@@ -16,29 +16,22 @@ from gemm_course.judging.request import Outcome
 
 GPU_MB = 8192  # of main memory, beyond what CUDA takes when it starts
 _TRIAL_S = 30.0
-_NAMES = {
-    landlock.FILES: "Landlock's rules about files",
-    landlock.CALLS: "the filter of system calls",
-    landlock.LIMITS: "the limits on memory, time and file sizes",
-}
+_NAMES = ("Landlock's rules about files", "the filter of system calls", "the limits on memory, time and file sizes")
+_Ask = Callable[..., Outcome]  # `Judge.ask`
 
 
-def try_gpu(ask: Callable[..., Outcome], without: Iterable[str] = ()) -> str:
-    """Run a small kernel on the GPU, isolated like an answer. Returns the problem, on one line, or "".
-
-    `ask` is `Judge.ask`. The layers in `without`, of `landlock.LAYERS`, are left out.
-    """
+def try_gpu(ask: _Ask, without: Iterable[str] = ()) -> str:
+    """Run a kernel on the GPU, isolated like an answer, `without` layers. Returns its problem on one line, or ""."""
     with tempfile.TemporaryDirectory(prefix="course-judge-", ignore_cleanup_errors=True) as folder:
-        places = {"path": f"{folder}/answer.py", "scratch": tempfile.mkdtemp(dir=folder)}
-        limits = {"seconds": _TRIAL_S, "memory_mb": GPU_MB, "without": list(without)}
-        outcome = ask("gpu", {**places, **limits}, _TRIAL_S)
+        wanted = {"path": f"{folder}/answer.py", "scratch": tempfile.mkdtemp(dir=folder), "without": list(without)}
+        outcome = ask("gpu", {**wanted, "seconds": _TRIAL_S, "memory_mb": GPU_MB}, _TRIAL_S)
     return "" if any(message.is_result for message in outcome.messages) else outcome.reason
 
 
-def find_layer(ask: Callable[..., Outcome], problem: str) -> str:
+def find_layer(ask: _Ask, problem: str) -> str:
     """Name the layer of isolation that blocks the GPU; `problem` is the answer of `try_gpu` with all layers."""
-    if blocking := [layer for layer in landlock.LAYERS if not try_gpu(ask, [layer])]:
-        return f"it runs without {', and without '.join(_NAMES[layer] for layer in blocking)}"
+    if blocking := [name for layer, name in zip(landlock.LAYERS, _NAMES) if not try_gpu(ask, [layer])]:
+        return f"it runs without {', and without '.join(blocking)}"
     if not (remaining := try_gpu(ask, landlock.LAYERS)):
         return "it runs without any isolation, but not without one layer alone"
     return "it does not run without isolation either" + (f": {remaining}" if remaining != problem else "")
@@ -57,8 +50,8 @@ def walls(gpu: bool) -> str:
     return "; ".join([f"answers run behind {', '.join(holding)}", *(f"no {n}: {p}" for n, p in problems.items() if p)])
 
 
-def on_gpu(ask: Callable[..., Outcome]) -> str:
-    """Say whether answers run on the GPU, by running a kernel isolated like one; `ask` is `Judge.ask`."""
+def on_gpu(ask: _Ask) -> str:
+    """Say whether answers run on the GPU, by running a kernel isolated like one."""
     if not (problem := try_gpu(ask)):
         return "answers run on the GPU, too (tried: right)"
     reason = f"{problem}; {find_layer(ask, problem)}"
