@@ -18,8 +18,7 @@ from typing import Annotated, NamedTuple
 import torch
 
 from course_kernels import runtime
-from course_kernels.bench.interface import one_line
-from course_kernels.bench.record import RESULTS
+from course_kernels.bench import interface, record
 from course_kernels.testing import selftest
 from gemm_course.cli import missing
 from gemm_course.cli.exit_codes import FAILED, OK
@@ -33,6 +32,7 @@ examples:
 exit codes: 0 the course runs here (without a checkout: the library does); 1 it does not; 2 wrong usage
 """
 Quick = Annotated[bool, Option("--quick", help="run and compile nothing")]
+START = {"course": "make lab opens notebooks/00_start_here.ipynb", "library": "from course_kernels import group_gemm"}
 NEEDED = ("jupyterlab", "ipykernel", "matplotlib", "numpy")  # to open and run a notebook
 TRITON = ("triton", "pytorch-triton", "triton-rocm", "pytorch-triton-rocm")  # its names, beside builds of torch
 CUTLASS = ("nvidia-cutlass-operators", "nvidia-cutlass-dsl", "apache-tvm-ffi")
@@ -78,18 +78,17 @@ def run(as_json: Json = False, quick: Quick = False) -> int:
 def examine(trials: bool = True) -> Machine:
     """The facts about this machine and this process. Trials of a kernel and the compiler take some seconds."""
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    names = {"triton": TRITON} | {name: (name,) for name in (*NEEDED, *CUTLASS, "helion")}
-    installed = {
-        name: next((found.version for each in of for found in distributions(name=each)), None)
-        for name, of in names.items()
-    }
+    packages = {"Python": platform.python_version(), "torch": torch.__version__}
+    for name in ("triton", *NEEDED, *CUTLASS, "helion"):
+        found = [each for of in (TRITON if name == "triton" else [name]) for each in distributions(name=of)]
+        packages[name] = found[0].version if found else None
     asked = "\n".join(each for found in distributions(name="torch") for each in found.requires or [])
     triton_wanted = re.search(rf"^(?:{'|'.join(TRITON)})\s*==\s*([\d.]+)", asked, re.MULTILINE)
     hip, cuda = torch.version.hip, torch.version.cuda
     refused = attempt(lambda: runtime.check_can_launch(runtime.device()))
     facts = Machine(
         system=(platform.system(), platform.machine()),
-        packages={"Python": platform.python_version(), "torch": torch.__version__, **installed},
+        packages=packages,
         torch_built_for=f"ROCm {hip}" if hip else f"CUDA {cuda}" if cuda else "CPU",
         triton_wanted=triton_wanted and triton_wanted[1],
         nvidia_driver=Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None,
@@ -97,7 +96,7 @@ def examine(trials: bool = True) -> Machine:
         capability=runtime.capability(),
         mode=runtime.mode(),
         cannot_launch=refused.partition(": ")[2] or refused,  # without the exception's type
-        in_checkout=RESULTS.is_dir(),
+        in_checkout=record.RESULTS.is_dir(),
         kernel=attempt(selftest.run_a_kernel) if trials and not refused else None,
         compiler=attempt(selftest.compile_a_kernel) if trials else None,
     )
@@ -109,7 +108,7 @@ def attempt(action: Callable[[], object]) -> str:
     try:
         action()
     except Exception as error:  # a broken installation may raise anything
-        return one_line(error)
+        return interface.one_line(error)
     return ""
 
 
@@ -133,18 +132,16 @@ def problems(facts: Machine) -> list[Problem]:
     absent = ", ".join(name for name in NEEDED if facts.packages[name] is None)
     unseen, built_for = facts.nvidia_driver and not facts.gpus, facts.torch_built_for
     install = f"pip install 'triton=={wanted}'" if wanted else "pip install triton"
-    pinned = "reinstall the torch and Triton that pyproject.toml pins"
-    reinstall = (pinned, "reinstall a torch and a Triton that belong together")
+    pair = "the torch and Triton that pyproject.toml pins" if here else "a torch and a Triton that belong together"
     # Is it so? Does it stop the course? What is it? The remedy in a checkout, and the one elsewhere if that differs.
     causes = [  # the first that is so: it may be the reason for those below it
         (not triton and system != "Linux", True, f"Triton has no build for {system}",
          "open the folder in its dev container (.devcontainer/)", "use a Linux container"),
         (not triton, True, "Triton is not installed", "make lab installs it", install),
         (reason, here or facts.cannot_launch != runtime.LACKS_NUMPY, f"no kernel can run: {reason}",
-         *(advice or reinstall)),
-        (facts.kernel and facts.mode == "gpu", True, f"a small kernel does not run: {facts.kernel}",
-         "set TRITON_INTERPRET=1 before starting Python, to work without the GPU meanwhile"),
-        (facts.kernel, True, f"a small kernel does not run: {facts.kernel}", *reinstall),
+         *(advice or [f"reinstall {pair}"])),
+        (facts.kernel, True, f"a small kernel does not run: {facts.kernel}", f"reinstall {pair}" if facts.mode != "gpu"
+         else "set TRITON_INTERPRET=1 before starting Python, to work without the GPU meanwhile"),
         (facts.compiler, True, f"a kernel does not compile: {facts.compiler}", "reinstall Triton"),
     ]  # fmt: skip
     others = [
@@ -170,24 +167,21 @@ def works(facts: Machine) -> list[tuple[str, str]]:
     installed, here, on_gpu = facts.packages.get, facts.in_checkout, facts.mode == "gpu"
     runs = installed("triton") and not facts.cannot_launch and not facts.kernel
     compiles = installed("triton") and not facts.compiler
-    ran, compiled = ("" if error is None else " (tried: right)" for error in (facts.kernel, facts.compiler))
+    ran, built = ("" if error is None else " (tried: right)" for error in (facts.kernel, facts.compiler))
     how = f"run on the {facts.gpus[0].split(',')[0]}" if on_gpu else "run in Triton's interpreter, on the CPU: slow"
-    in_torch = facts.cannot_launch == runtime.LACKS_NUMPY
-    measured = "of this GPU, beside the recorded ones" if on_gpu and runs else "the recorded ones are shown"
-    capability = facts.capability or runtime.DESCRIPTOR_CAPABILITY
+    instead = "; torch computes products" if facts.cannot_launch == runtime.LACKS_NUMPY else ""
+    capability, tma, fp8 = facts.capability, runtime.DESCRIPTOR_CAPABILITY, runtime.FP8_CAPABILITY
     rows = [
-        (runs, "kernels", how + ran),
-        (not runs, "kernels", "do not run; torch computes products" if in_torch else "do not run"),
-        (compiles, "compiling", f"for Turing to Blackwell and AMD's CDNA, without a GPU{compiled}"),
-        (not compiles, "compiling", "does not work"),
-        (True, "timings", measured),
-        (capability < runtime.DESCRIPTOR_CAPABILITY, "lesson 06",
-         "TMA needs capability 9.0: the pointer kernel takes over"),
-        (capability < runtime.FP8_CAPABILITY, "lesson 12", "fp8 needs capability 8.9: TRITON_INTERPRET=1 computes it"),
-        (here and not all(map(installed, CUTLASS)), "lesson 09", 'needs a package: pip install ".[cutlass]"'),
-        (here and not installed("helion"), "lesson 13", 'needs a package: pip install ".[helion]"'),
+        ("kernels", how + ran if runs else f"do not run{instead}"),
+        ("compiling", f"for Turing to Blackwell and AMD's CDNA, without a GPU{built}" if compiles else "does not work"),
+        ("timings", "of this GPU, beside the recorded ones" if on_gpu and runs else "the recorded ones are shown"),
+        ("lesson 06", capability and capability < tma and "TMA needs capability 9.0: the pointer kernel takes over"),
+        ("lesson 12", capability and capability < fp8 and "fp8 needs capability 8.9: TRITON_INTERPRET=1 computes it"),
+        ("lesson 09", here and not all(map(installed, CUTLASS)) and 'needs a package: pip install ".[cutlass]"'),
+        ("lesson 13", here and not installed("helion") and 'needs a package: pip install ".[helion]"'),
+        *zip(["isolation", ""], facts.isolation),
     ]  # fmt: skip
-    return [*((name, text) for holds, name, text in rows if holds), *zip(["isolation", ""], facts.isolation)]
+    return [(name, text) for name, text in rows if text]
 
 
 def report(facts: Machine) -> str:
@@ -200,19 +194,16 @@ def report(facts: Machine) -> str:
         *(("GPU", gpu) for gpu in facts.gpus or ["none that torch can use"]),
         ("packages", ", ".join(map(" ".join, packages.items())) or "none"),
     ]
-    lines = []
-    for title, rows in (("This machine", machine), ("What works", works(facts))):
-        lines += [paint(title, "bold"), *(wrap(text, f"  {name:<11}", " " * 13) for name, text in rows), ""]
     found = problems(facts)
     stopped = any(problem.stops for problem in found)
+    lines = []
+    for title, rows in (("This machine", machine), ("What works", works(facts))):
+        lines += ["", paint(title, "bold"), *(wrap(text, f"  {name:<11}", " " * 13) for name, text in rows)]
     if found:
-        lines.append(paint("To repair" if stopped else "Worth knowing", "bold"))
-        for stops, what, remedy in found:
-            mark, style = ("✗", "red") if stops else ("!", "yellow")
-            lines += [paint(wrap(what, f"  {mark} ", " " * 4), style), wrap(remedy, "    → ", " " * 6)]
-        lines.append("")
-    what, start = "library", "from course_kernels import group_gemm"
-    if facts.in_checkout:
-        what, start = "course", "make lab opens notebooks/00_start_here.ipynb"
-    verdict = f"The {what} does not run here yet: see above." if stopped else f"The {what} runs here: {start}"
-    return "\n".join([*lines, paint(verdict, "bold red" if stopped else "bold green")])
+        lines += ["", paint("To repair" if stopped else "Worth knowing", "bold")]
+    for stops, what, remedy in found:
+        mark, style = ("✗", "red") if stops else ("!", "yellow")
+        lines += [paint(wrap(what, f"  {mark} ", " " * 4), style), wrap(remedy, "    → ", " " * 6)]
+    what = "course" if facts.in_checkout else "library"
+    verdict = f"The {what} does not run here yet: see above." if stopped else f"The {what} runs here: {START[what]}"
+    return "\n".join([*lines[1:], "", paint(verdict, "bold red" if stopped else "bold green")])
