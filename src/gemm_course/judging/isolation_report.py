@@ -16,7 +16,11 @@ from gemm_course.judging.request import Outcome
 
 GPU_MB = 8192  # of main memory, beyond what CUDA takes when it starts
 _TRIAL_S = 30.0
-_NAMES = ("Landlock's rules about files", "the filter of system calls", "the limits on memory, time and file sizes")
+_NAMES = {
+    landlock.FILES: "Landlock's rules about files",
+    landlock.CALLS: "the filter of system calls",
+    landlock.LIMITS: "the limits on memory, time and file sizes",
+}
 _Ask = Callable[..., Outcome]  # `Judge.ask`
 
 
@@ -30,7 +34,7 @@ def try_gpu(ask: _Ask, without: Iterable[str] = ()) -> str:
 
 def find_layer(ask: _Ask, problem: str) -> str:
     """Name the layer of isolation that blocks the GPU; `problem` is the answer of `try_gpu` with all layers."""
-    if blocking := [name for layer, name in zip(landlock.LAYERS, _NAMES) if not try_gpu(ask, [layer])]:
+    if blocking := [name for layer, name in _NAMES.items() if not try_gpu(ask, [layer])]:
         return f"it runs without {', and without '.join(blocking)}"
     if not (remaining := try_gpu(ask, landlock.LAYERS)):
         return "it runs without any isolation, but not without one layer alone"
