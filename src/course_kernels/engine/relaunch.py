@@ -12,6 +12,8 @@ import copy
 import threading
 import types
 
+from course_kernels.runtime import make_context_current
+
 _MAX_DESCRIPTORS = 256
 
 
@@ -65,6 +67,7 @@ class Relaunch:
 
     def _long(self, addresses, stream, programs, total):
         """Launch through Triton's own path."""
+        make_context_current()
         for position, source in self._sources.items():
             if position in self._descriptors:
                 self._descriptors[position].base.value = addresses[source]
@@ -146,6 +149,7 @@ class Relaunch:
                 form = address if axis is None else (address, total)
                 found = known.get(form)
                 if found is None:
+                    make_context_current()
                     if len(known) >= _MAX_DESCRIPTORS:
                         del known[next(iter(known))]  # the oldest
                     descriptor.base.value = address

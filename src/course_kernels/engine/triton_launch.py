@@ -152,6 +152,7 @@ class Plan(InterpretedPlan):
         """Launch through Triton's own path, which compiles, and keep the compiled kernel and its arguments."""
         kernel, self._programs, arguments, options, totals = self._prepare(product, out)
         programs = self._programs(self._total(product))
+        runtime.make_context_current()
         compiled = kernel[(programs,)](**arguments, **options)
         values = [arguments[name] for name in kernel.arg_names]
         sources, swapped = {}, _SWAPPED if self._problem.mode == "n" else {}

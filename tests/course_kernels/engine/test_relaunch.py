@@ -11,9 +11,15 @@ pytest.importorskip("triton", reason="needs triton, which Linux has")
 
 from triton import knobs
 
+from course_kernels.engine import relaunch as relaunch_module
 from course_kernels.engine.relaunch import Address, Relaunch
 
 ENCODED = []
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch):
+    monkeypatch.setattr(relaunch_module, "make_context_current", lambda: None)
 
 
 class PyCUtensorMap:
@@ -128,6 +134,23 @@ def test_a_descriptor_is_encoded_once_for_each_address_and_bound():
             launch([0x100, second], 7, 132, total)
     a = [(0x200, "meta of a", 8), (0x500, "meta of a", 8), (0x500, "meta of a", 9)]
     assert sorted(ENCODED) == [(0x100, "meta of c", 8), *a]
+
+
+@pytest.mark.parametrize("listened", [False, True], ids=["short", "triton"])
+def test_a_context_is_current_before_a_descriptor_is_encoded(monkeypatch, listened):
+    """Triton makes one current in its launcher, which comes after."""
+    _, launch = relaunch(wrap_flat)
+    ENCODED.clear()
+    monkeypatch.setattr(relaunch_module, "make_context_current", lambda: ENCODED.append("current"))
+    if listened:
+        monkeypatch.setattr(knobs.runtime.launch_enter_hook, "calls", [lambda metadata: None])
+    launch([0x100, 0x200], 7, 132, 8)
+    assert ENCODED[0] == "current"
+    assert len(ENCODED) > 2
+    if not listened:
+        before = len(ENCODED)
+        launch([0x100, 0x200], 7, 132, 8)
+        assert len(ENCODED) == before, "a call that encodes nothing asks for nothing"
 
 
 def test_encoded_descriptors_age():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 
 import pytest
@@ -45,6 +46,28 @@ def test_a_plan_runs_again_on_another_batch(dtype):
     out = torch.full((47, 24), float("nan"), dtype=dtype, device=DEVICE)
     plan.run(other.product(), out)
     assert torch.equal(out, reference.grouped_mm(*other[:3], dtype))
+
+
+@pytest.mark.parametrize("wider", [False, True], ids=["known", "new"])
+def test_it_may_be_all_that_a_thread_does(wider):
+    """On Hopper a thread that has used no GPU yet encodes descriptors, for a plan that has run, and for a new one of a
+    kernel that is loaded."""
+    first, other = layer(64, 2, 64, 128, torch.float16), layer(64, 2, 64, 256 if wider else 128, torch.float16)
+    out = [
+        torch.full((64, each.mat_b.shape[2]), float("nan"), dtype=torch.float16, device=DEVICE)
+        for each in (first, other)
+    ]
+    plan, done = multiply(first, out[0]), []
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+    thread = threading.Thread(
+        target=lambda: done.append(multiply(other, out[1]) if wider else plan.run(other.product(), out[1]))
+    )
+    thread.start()
+    thread.join()
+    assert done
+    for operands, got in zip((first, other), out):
+        assert torch.equal(got[:-1], reference.grouped_mm(*operands[:3], torch.float16)[:-1])
 
 
 @pytest.mark.parametrize("changes", [dict(depth=0), dict(groups=0), dict(total=0), dict(columns=0)], ids=str)
