@@ -386,7 +386,7 @@ def refused(world):
         "ep must be an ExpertParallel": lambda: moe_feed_forward(x, *own, ids, weights, ep=flat["ep"]),
         "experts must be a torch.nn.Module": lambda: ep.shard(None),
         "experts must be the module whose own": lambda: ep.shard(torch.nn.Sequential(Experts(EXPERTS, HIDDEN, INNER))),
-        f"gate_up_proj must have {EXPERTS} experts": lambda: ep.shard(Experts(EXPERTS, HIDDEN, INNER, ep=ep)),
+        f"gate_up_proj must have {EXPERTS} experts": lambda: ep.shard(Experts(2 * EXPERTS, HIDDEN, INNER)),
         "mesh_or_group must be a DeviceMesh or a ProcessGroup, got int: this rank is not": lambda: ExpertParallel(
             dist.GroupMember.NON_GROUP_MEMBER, EXPERTS
         ),
@@ -434,7 +434,8 @@ def dead_rank(world):
         ep.plan(ids[world.rank])
     except RuntimeError as error:
         text = str(error)
-        return ("could not exchange the counts of tokens" in text and "a rank without tokens" in text) or text
+        said = "could not exchange the counts of tokens", "a rank without tokens", "raised an error before its call"
+        return all(each in text for each in said) or text
     return "it did not end"
 
 

@@ -64,7 +64,7 @@ def fsdp_and_experts(world):
 
 
 def ddp_and_experts(world):
-    """DDP of the dense part; experts are local tensors, whose gradients are divided as DDP divides its own."""
+    """DDP of the dense part; the experts' gradients are divided as DDP divides its own."""
     torch.manual_seed(0)
     ep, model = ExpertParallel(world.group, GIVEN.experts), train_experts.Model(**train_experts.SIZES).to(world.device)
     ignored = []
@@ -75,7 +75,7 @@ def ddp_and_experts(world):
     for i, layer in enumerate(model.layers):
         experts = Experts(GIVEN.experts, GIVEN.hidden, GIVEN.inner, ep=ep, device=world.device)
         for name, value in experts.named_parameters():
-            value.data.copy_(mine(world, getattr(layer.experts, name).data))
+            value.data.to_local().copy_(mine(world, getattr(layer.experts, name).data))
             value.register_post_accumulate_grad_hook(average)
             ignored.append(f"layers.{i}.experts.{name}")
         layer.experts = experts
@@ -292,44 +292,62 @@ def page_passes_local_weights(world):
     return close(torch.float32, out=(names["out"], wanted))
 
 
+class Own(nn.Module):
+    """A layer of one's own, of this rank's experts."""
+
+    def __init__(self, down_proj):
+        super().__init__()
+        self.down_proj = nn.Parameter(down_proj)
+
+
 def ddp_of_everything(world):
-    """As the library page says: it refuses shards, and copies the first rank's experts to all."""
+    """As the library page says: it refuses shards, and copies the first rank's local weights to all."""
     torch.manual_seed(world.rank)
     ep = ExpertParallel(world.group, EXPERTS)
-    local = Experts(EXPERTS, HIDDEN, INNER, ep=ep).to(world.device)
-    before = local.down_proj.detach().clone()
-    nn.parallel.DistributedDataParallel(local)
-    if torch.equal(before, local.down_proj) != (world.rank == 0):
+    local = torch.randn(EXPERTS // world.size, HIDDEN, INNER, device=world.device)
+    wrapped = nn.parallel.DistributedDataParallel(Own(local.clone()))
+    if torch.equal(local, wrapped.module.down_proj) != (world.rank == 0):
         return "experts are those of their rank"
-    try:
-        nn.parallel.DistributedDataParallel(ep.shard(Experts(EXPERTS, HIDDEN, INNER).to(world.device)))
-    except RuntimeError:
-        return True
-    return "shards are not refused"
+    for module in (Own(ep.of_all(local)), Experts(EXPERTS, HIDDEN, INNER, ep=ep)):
+        try:
+            nn.parallel.DistributedDataParallel(module)
+        except RuntimeError:
+            continue
+        return f"shards of {type(module).__name__} are not refused"
+    return True
 
 
 def saved_and_loaded(world):
-    """torch.distributed.checkpoint: saved by two ranks, loaded by one, and by all."""
+    """torch.distributed.checkpoint: experts that two ranks made are loaded by all, who made or spread theirs, and by
+    one."""
     folder = [tempfile.mkdtemp() if world.rank == 0 else None]
     dist.broadcast_object_list(folder, src=0, device=world.device)
     pairs = [dist.new_group([2 * i, 2 * i + 1]) for i in range(world.size // 2)]
     torch.manual_seed(0)
-    experts = Experts(EXPERTS, HIDDEN, INNER).to(world.device)
-    wanted = {name: value.detach().clone() for name, value in experts.named_parameters()}
-    ExpertParallel(pairs[world.rank // 2], EXPERTS).shard(experts)
+    wanted = dict(Experts(EXPERTS, HIDDEN, INNER, bias=True, device=world.device).named_parameters())
+    torch.manual_seed(0)
+    experts = Experts(EXPERTS, HIDDEN, INNER, bias=True, ep=ExpertParallel(pairs[world.rank // 2], EXPERTS))
+    if experts.down_proj.to_local().shape[0] != EXPERTS // 2:
+        return "a rank has another's experts"
     if world.rank < 2:
         dcp.save(experts.state_dict(), checkpoint_id=folder[0], process_group=pairs[0])
     dist.barrier()
-    spread = Experts(EXPERTS, HIDDEN, INNER).to(world.device)
-    ExpertParallel(world.group, EXPERTS).shard(spread)
-    dcp.load(state := spread.state_dict(), checkpoint_id=folder[0])
-    spread.load_state_dict(state)
-    alone = Experts(EXPERTS, HIDDEN, INNER).to(world.device)
+    ep = ExpertParallel(world.group, EXPERTS)
+    spread = ep.shard(Experts(EXPERTS, HIDDEN, INNER, bias=True).to(world.device))
+    made, later = (Experts(EXPERTS, HIDDEN, INNER, bias=True, ep=ep, device=each) for each in (None, "meta"))
+    later.to_empty(device=world.device)
+    torch.manual_seed(0)
+    later.reset_parameters()
+    for module in (spread, made):
+        dcp.load(state := module.state_dict(), checkpoint_id=folder[0])
+        module.load_state_dict(state)
+    alone = Experts(EXPERTS, HIDDEN, INNER, bias=True).to(world.device)
     dcp.load(state := alone.state_dict(), checkpoint_id=folder[0], no_dist=True)
     alone.load_state_dict(state)
     for name, value in wanted.items():
-        if not torch.equal(spread.get_parameter(name).full_tensor(), value):
-            return f"{name}, loaded by {world.size}, differs"
+        for how, module in dict(spread=spread, made=made, drawn_later=ep.shard(later)).items():
+            if not torch.equal(module.get_parameter(name).full_tensor(), value):
+                return f"{name} of {world.size} ranks differs: {how}"
         if not torch.equal(alone.get_parameter(name), value):
             return f"{name}, loaded by one, differs"
     return True

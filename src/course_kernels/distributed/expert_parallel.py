@@ -338,6 +338,11 @@ class ExpertParallel:
             )
         return weight
 
+    def of_all(self, weight: Tensor) -> DTensor:
+        """Make this rank's part of a weight the DTensor with ``Shard(0)`` of all ranks', which shares its memory if
+        that is on the group's kind of device. Nothing is communicated."""
+        return DTensor.from_local(weight, self.mesh, [Shard(0)], run_check=False)
+
     def shard(self, experts: nn.Module) -> nn.Module:
         """Spread a module that has all experts, such as ``moe.Experts``: its own parameters become DTensors with
         ``Shard(0)``, whose values come from the first rank, and its attribute ``ep`` this object. Those of modules in
@@ -357,8 +362,7 @@ class ExpertParallel:
             )
         for name, value in own:
             if not value.dim() or value.shape[0] != self.num_experts:
-                local = ": make the module without ep=" * (getattr(experts, "ep", None) is not None)
-                raise ValueError(f"{name} must have {self.num_experts} experts, got shape {tuple(value.shape)}{local}")
+                raise ValueError(f"{name} must have {self.num_experts} experts, got shape {tuple(value.shape)}")
         for name, value in own:
             sharded = distribute_tensor(value.detach(), self.mesh, [Shard(0)])
             setattr(experts, name, nn.Parameter(sharded, requires_grad=value.requires_grad))

@@ -35,8 +35,9 @@ class Experts(nn.Module):
         activation: as for ``moe_feed_forward``.
         bias: whether both products have biases.
         concatenated, weights_on, fp8_recipe, backend: as for ``moe_feed_forward``.
-        ep: a ``course_kernels.distributed.ExpertParallel`` of ``num_experts`` experts; the parameters are then those
-            of this rank's experts alone, E / ranks of them. ``ep.shard`` spreads a module that has all experts.
+        ep: a ``course_kernels.distributed.ExpertParallel`` of ``num_experts`` experts; this rank then allocates and
+            draws its E / ranks experts alone, and the parameters are DTensors with ``Shard(0)``, on the group's kind of
+            device. ``ep.shard`` spreads a module that has all experts.
         device, dtype: of the parameters; float16, bfloat16 or float32.
 
     Raises:
@@ -88,7 +89,8 @@ class Experts(nn.Module):
         width = intermediate_size * (1 + self.activation.gated)
 
         def parameter(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+            own = torch.empty(shape, device=device, dtype=dtype)
+            return nn.Parameter(own if ep is None else ep.of_all(own))
 
         self.gate_up_proj = parameter(held, width, hidden_size)
         self.down_proj = parameter(held, hidden_size, intermediate_size)
@@ -100,22 +102,28 @@ class Experts(nn.Module):
         """Draw each expert's weights and biases as ``nn.Linear`` does: uniform, within 1 / sqrt(inputs).
 
         Each expert has a seed, drawn from torch's default generator of the CPU. So the same seed of all ranks gives the
-        experts that one process would have, on any number of ranks. Parameters that are no ordinary tensors, such as
-        DTensors and those on "meta", are drawn as a whole by torch.
+        experts that one process would have, on any number of ranks. Parameters on "meta", and those that more than
+        ``ep`` has spread, such as FSDP2's, are drawn as a whole by torch.
         """
         seeds = torch.randint(2**62, (self.num_experts,), dtype=torch.int64, device="cpu").tolist()
         first = 0 if self.ep is None else self.ep.rank * self.ep.num_local_experts
         pairs = (self.gate_up_proj, self.gate_up_proj_bias), (self.down_proj, self.down_proj_bias)
-        drawn = [(each, pair[0].shape[2] ** -0.5) for pair in pairs for each in pair if each is not None]
-        if any(type(each.detach()) is not Tensor or each.is_meta for each, _ in drawn):
-            for each, bound in drawn:
-                nn.init.uniform_(each, -bound, bound)
-            return
+        bounds = [pair[0].shape[2] ** -0.5 for pair in pairs for each in pair if each is not None]
         with torch.no_grad():
-            for i in range(self.down_proj.shape[0]):
-                generator = torch.Generator(self.down_proj.device).manual_seed(seeds[first + i])
+            drawn = list(zip((self._own(each) for pair in pairs for each in pair if each is not None), bounds))
+            if any(type(each.detach()) is not Tensor or each.is_meta for each, _ in drawn):
+                for each, bound in drawn:
+                    nn.init.uniform_(each, -bound, bound)
+                return
+            for i in range(drawn[0][0].shape[0]):
+                generator = torch.Generator(drawn[0][0].device).manual_seed(seeds[first + i])
                 for each, bound in drawn:
                     each[i].uniform_(-bound, bound, generator=generator)
+
+    def _own(self, parameter: Tensor) -> Tensor:
+        """This rank's part of a parameter that ``ep`` alone has spread; any other as it is."""
+        spread = self.ep is not None and len(getattr(parameter, "placements", ())) == 1
+        return self.ep.local(parameter=parameter)[0] if spread else parameter
 
     def forward(
         self, x: Tensor, top_k_index: Tensor | None, top_k_weights: Tensor, *, routing: Routing | Any = None,

@@ -53,6 +53,10 @@ class Parallel(Protocol):
         """This rank's part of weights."""
         ...
 
+    def of_all(self, weight: Tensor) -> Tensor:
+        """The weights of all ranks, of which this rank has the part ``weight``."""
+        ...
+
     def products_sms(self, device: torch.device, num_sms: int | None) -> int | None:
         """The SMs that products may use; None for all."""
         ...

@@ -35,10 +35,8 @@ def test_one_seed_draws_the_same_experts_on_any_number_of_ranks():
         return dict(Experts(6, 16, 24, bias=True, device=DEVICE, **options).named_parameters())
 
     whole = seeded()
-    parts = [
-        seeded(ep=SimpleNamespace(num_experts=6, num_local_experts=3, rank=rank, feed_forward=None))
-        for rank in range(2)
-    ]
+    ep = dict(num_experts=6, num_local_experts=3, feed_forward=None, of_all=lambda weight: weight)
+    parts = [seeded(ep=SimpleNamespace(rank=rank, **ep)) for rank in range(2)]
     for name, each in whole.items():
         assert torch.equal(torch.cat([part[name] for part in parts]), each), name
         assert len({tuple(expert.flatten().tolist()) for expert in each}) == 6, name

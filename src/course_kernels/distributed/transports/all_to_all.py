@@ -110,8 +110,8 @@ class AllToAll(NamedTuple):
             raise RuntimeError(
                 f"ExpertParallel: rank {self.group.rank()} of {self.group.size()} could not exchange {what}: {reason}. "
                 "Every rank of the group has to make the same calls in the same order, a rank without tokens and its "
-                "backward as well, for gradients of the same ones of x and weights, and with as many chunks; or a rank "
-                "is gone."
+                "backward as well, for gradients of the same ones of x and weights, and with as many chunks. A rank "
+                "that raised an error before its call, or has ended, makes none: look at the others' output."
             ) from error
 
 
