@@ -129,12 +129,6 @@ def _load_triton_alone() -> None:
     vars(sys.modules["triton.knobs"].runtime)["interpret"] = True
 
 
-def make_context_current() -> None:
-    """Make the current GPU's context current in this thread, as encoding a TMA descriptor needs: that is a call of the
-    driver. A call of CUDA's runtime makes it current, but a thread may have made none, such as that of a backward."""
-    torch.cuda.is_current_stream_capturing()  # the least call; a capture allows it
-
-
 def device() -> torch.device:
     """The device on which tensors have to live for kernels to run on them: the current GPU, or the CPU."""
     return torch.device("cuda", torch.cuda.current_device()) if mode() == "gpu" else torch.device("cpu")

@@ -12,7 +12,7 @@ import copy
 import threading
 import types
 
-from course_kernels.runtime import make_context_current
+import torch
 
 _MAX_DESCRIPTORS = 256
 
@@ -166,6 +166,12 @@ class Relaunch:
                 raw(*fixed)
 
         return launch
+
+
+def make_context_current() -> None:
+    """Make the current GPU's context current in this thread, as encoding a TMA descriptor needs: that is a call of the
+    driver. A call of CUDA's runtime makes it current, but a thread may have made none, such as that of a backward."""
+    torch.cuda.is_current_stream_capturing()  # the least call; a capture allows it
 
 
 class _Mark(int):

@@ -16,7 +16,7 @@ from torch import Tensor
 from course_kernels import runtime
 from course_kernels.dtypes import FP8_FNUZ, SCALED_DTYPES
 from course_kernels.engine.product import Problem, Product
-from course_kernels.engine.relaunch import Address, Relaunch
+from course_kernels.engine.relaunch import Address, Relaunch, make_context_current
 from course_kernels.engine.triton_arguments import Prepared, prepare
 from course_kernels.kernels import contiguous, masked, transposed
 from course_kernels.kernels.codes import FunctionName
@@ -152,7 +152,7 @@ class Plan(InterpretedPlan):
         """Launch through Triton's own path, which compiles, and keep the compiled kernel and its arguments."""
         kernel, self._programs, arguments, options, totals = self._prepare(product, out)
         programs = self._programs(self._total(product))
-        runtime.make_context_current()
+        make_context_current()
         compiled = kernel[(programs,)](**arguments, **options)
         values = [arguments[name] for name in kernel.arg_names]
         sources, swapped = {}, _SWAPPED if self._problem.mode == "n" else {}
