@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import guards
+
 # Before anything imports Triton: it decides between the compiler and the interpreter.
 from course_kernels import runtime
 from gemm_course.runner import interpreter
@@ -58,6 +60,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # take 10 s, and save less. It reads these when it is imported.
 for name, value in (("COMPILE_THREADS", "1"), ("CPP_CACHE_PRECOMPILE_HEADERS", "0"), ("VEC_ISA_OK", "1")):
     os.environ.setdefault(f"TORCHINDUCTOR_{name}", value)
+guards.time_nothing()
 
 # The threads of a pool wait for each other by spinning, and fight over the cores with answers' processes and with the
 # pools of other workers: the tests of exercise 06 took 156 s on two busy cores, and 30 s with one thread.

@@ -22,16 +22,20 @@ from course_kernels.distributed import ExpertParallel
 from course_kernels.moe import Experts
 from expert_parallel_cases import EXPERTS, HIDDEN, INNER, TOP_K, close, leaves, mine, tokens_of, weights_of
 
-GIVEN = train_experts.parse([])
+GIVEN = train_experts.parse(["--steps", "20"])  # the loss is a third then
 
 
 @functools.cache
-def alone(device, most=1.0):
-    """Losses and norms of one process that has all tokens, step by step."""
-    torch.manual_seed(0)
-    whole = train_experts.Model(**train_experts.SIZES).to(device)
-    data = train_experts.batches(GIVEN.steps, GIVEN.tokens, GIVEN.hidden, 0, 1)
-    return list(train_experts.train(whole, data, device, most=most))
+def alone(world, most=1.0):
+    """Losses and norms of one process that has all tokens, step by step. The first rank tells the others."""
+    found = [None]
+    if world.rank == 0:
+        torch.manual_seed(0)
+        whole = train_experts.Model(**train_experts.SIZES).to(world.device)
+        data = train_experts.batches(GIVEN.steps, GIVEN.tokens, GIVEN.hidden, 0, 1)
+        found = [list(train_experts.train(whole, data, world.device, most=most))]
+    dist.broadcast_object_list(found, src=0, device=world.device)
+    return found[0]
 
 
 def same_training(got, wanted):
@@ -51,7 +55,7 @@ def part(world, steps=GIVEN.steps):
 def fsdp_and_experts(world):
     """The example: FSDP2 over one dimension of a mesh, experts over the other, FSDP of the dense part over both. Then a
     few steps with experts over all ranks, where FSDP2 has one rank to shard them over."""
-    wanted = alone(world.device)
+    wanted = alone(world)
     for expert_ranks, steps in ((2, GIVEN.steps), (world.size, 4)):
         model = train_experts.build(train_experts.parse(["--expert-ranks", str(expert_ranks)]), world.device)
         local, whole = train_experts.stored(model)
@@ -84,7 +88,7 @@ def ddp_and_experts(world):
     losses = torch.tensor([loss for loss, _ in train_experts.train(wrapped, part(world), world.device, most=None)])
     dist.all_reduce(losses := losses.to(world.device))
     mean = [(loss, None) for loss in (losses / world.size).tolist()]
-    return same_training(mean, alone(world.device, most=None))
+    return same_training(mean, alone(world, most=None))
 
 
 def checkpointed(world):
@@ -216,12 +220,12 @@ def compiled(world):
 
 def compiled_shards(world):
     """A module after ``shard``: results and gradients; and under ``fullgraph`` the reason why it cannot be one graph,
-    not a mesh that cannot be read."""
+    not a mesh that cannot be read. Nothing is sent for that: one half of the ranks asks for each of the two."""
     x, ids, weights, grad = (each[world.rank] for each in tokens_of(world))
     torch.manual_seed(0)
     found = []
     experts = Experts(EXPERTS, HIDDEN, INNER, bias=True).to(world.device)
-    for target in (world.mesh(), world.group):
+    for i, target in enumerate((world.mesh(), world.group)):
         spread = ExpertParallel(target, EXPERTS).shard(copy.deepcopy(experts))
         for function in (spread, torch.compile(spread, backend="aot_eager")):
             spread.zero_grad()
@@ -229,6 +233,8 @@ def compiled_shards(world):
             out.backward(grad)
             found.append([out.detach(), *(each.grad.to_local() for each in spread.parameters())])
         torch._dynamo.reset()
+        if world.rank % 2 != i:
+            continue
         try:
             torch.compile(spread, backend="aot_eager", fullgraph=True)(x, ids, weights)
             return "one graph"
@@ -253,7 +259,7 @@ def page_trains(world):
         optimizer.zero_grad()
         dist.all_reduce(loss := loss.detach())
         losses.append(((loss / world.size).item(), square.sqrt().item()))
-    if (found := same_training(losses, alone(world.device)[:steps])) is not True:
+    if (found := same_training(losses, alone(world)[:steps])) is not True:
         return found
     before = {name: value.full_tensor() for name, value in model.state_dict().items()}
     folder = [tempfile.mkdtemp() if world.rank == 0 else None]

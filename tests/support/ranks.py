@@ -7,6 +7,7 @@ the first description.
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -23,6 +24,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+import guards
 from gemm_course.runner import interpreter
 
 PATIENCE = {"cpu": 150, "cuda": 500}  # seconds for all cases: on GPUs, kernels are compiled
@@ -45,6 +47,7 @@ class World(NamedTuple):
 
 def _work(rank, size, kind, port, cases, results):
     torch.set_num_threads(1)
+    guards.time_nothing()
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port))
     device = torch.device("cpu")
     if kind == "cuda":
@@ -92,6 +95,8 @@ def main(cases, prepare=None) -> None:
         interpreter.prepare_once()
         if prepare is not None:
             prepare()
+        gc.freeze()  # a fork would go through all of it, and copy its pages
+        gc.set_threshold(20_000)  # as in conftest.py
     # A fork has torch already; a GPU's context does not live through one.
     context = multiprocessing.get_context("fork" if kind == "cpu" else "spawn")
     results = context.Queue()
