@@ -72,7 +72,7 @@ class Watch:
         self._by_descriptor: set[str] = set()
         self._descriptors_pointers = None  # those that a descriptor has made for its next access
         self._descriptors_place = 0, ()  # its address, and the coordinates of that access
-        self._touched: list[tuple[Region, np.ndarray]] = []  # the elements of the access that is carried out next
+        self._touched: list[tuple[Region, np.ndarray | slice]] = []  # elements of the next access
         self.launched: list = []  # the kernel of each launch; empty on a GPU
         self.device = runtime.device()
 
@@ -153,7 +153,9 @@ class Watch:
         pointers_of, execute = TensorDescHandle.materialize_pointers, InterpretedFunction.run
 
         def masked_load(builder, ptrs, mask, other, *rest, **options):
-            check_handles(other)
+            check_handles(ptrs, mask, other)
+            if self._look_at_one(ptrs, mask):
+                return self._carry_out(load, builder, ptrs, mask, other, *rest, **options)
             allowed, handle = self._look("load", builder, ptrs, mask)
             result = self._carry_out(load, builder, ptrs, handle, other, *rest, **options)
             # The interpreter takes a single `other=0` for none at all, so of one element the source says which it is.
@@ -202,6 +204,20 @@ class Watch:
             setattr(*self._undo.pop())
         for region in self._regions:
             region.disclose()
+
+    def _look_at_one(self, ptrs, mask) -> bool:
+        """True for a load of one element of a matrix of which nothing is to be recorded: most loads of a walk over
+        tiles, for which `_look` takes as long as all the rest of a load. False, and nothing is done, for any other."""
+        active = np.asarray(mask.data)
+        if ptrs.data.size != 1 or active.size != 1 or not active.item() or self._by_descriptor:
+            return False
+        address = ptrs.data.item()
+        for region in self._regions:
+            if region.low <= address < region.high:
+                element = (address - region.low) // region.itemsize
+                self._touched = [(region, slice(element, element + 1))]
+                return region.show_one(element)
+        return False
 
     def _look(self, kind, builder, ptrs, mask):
         """Record one access; returns which lanes are allowed, and a mask that leaves out the others.

@@ -6,6 +6,7 @@ output its canaries. So a sum that torch computes during a run is wrong, however
 
 from __future__ import annotations
 
+import functools
 import os
 
 import numpy as np
@@ -65,7 +66,14 @@ class Region:
         self._memory[elements] = self._known[elements]
         return int(changed.sum()) - zeros.size
 
-    def hide(self, elements: np.ndarray) -> None:
+    def show_one(self, element: int) -> bool:
+        """As `show`, of one element inside the matrix; False, and nothing is done, if it is outside or was changed."""
+        if not self._inside[element] or self._memory[element] != self._shown[element]:
+            return False
+        self._memory[element] = self._known[element]
+        return True
+
+    def hide(self, elements: np.ndarray | slice) -> None:
         """After an access of a kernel's: note what it has stored, and let Python code see the rest again."""
         self._touched = True
         self._known[elements] = self._memory[elements]
@@ -85,6 +93,11 @@ class Region:
         """True for an input of floating-point numbers, with a number in it, that no kernel has accessed."""
         return bool(self._known.size and not self.output and not self._touched
                     and self.buffer.dtype.is_floating_point and self.view.numel())  # fmt: skip
+
+    @functools.cached_property
+    def _inside(self) -> np.ndarray:
+        """Whether each element of the buffer is one of the matrix."""
+        return self.places(self.low + self.itemsize * np.arange(self.buffer.numel()))[2]
 
     def places(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(row, column, whether that is inside the matrix) of addresses in the buffer."""

@@ -225,6 +225,40 @@ def test_of_a_single_masked_element_nobody_knows_whether_it_has_a_default(defaul
     assert target.item() == default
 
 
+@triton.jit
+def load_at(source, target, place):
+    """A single element, whatever is there."""
+    tl.store(target, tl.load(source + place))
+
+
+@pytest.mark.parametrize("put", [None, 99.0, 0.0])
+@pytest.mark.parametrize(
+    ("place", "kinds"),
+    [(0, []), (146, []), (5, ["load"]), (-3, ["load"]), (435, ["load"]), (None, ["load", "unread"])],
+    ids=["first", "in another row", "behind a row", "in front", "behind all", "elsewhere"],
+)
+def test_a_single_element_is_looked_at_as_a_block_is(place, kinds, put, monkeypatch):
+    """Most of them are, by themselves, without what a block needs."""
+    found, laid_out = [], torch.arange(1.0, 13.0).view(3, 4)
+    for quick in (True, False):
+        if not quick:
+            monkeypatch.setattr(probes.Watch, "_look_at_one", lambda *_: False)
+        watch = probes.Watch(__file__)
+        source, target = watch.matrix("A", laid_out, room=12), watch.output("C", (1, 1), torch.float32)
+        assert source.stride(0) == 144
+        with watch:
+            if put is not None:
+                source[0, 0] = put
+            load_at[(1,)](torch.ones(1) if place is None else source, target, place or 0)
+        found.append((watch.report()["events"], source.tolist(), target.tolist()))
+    assert str(found[0]) == str(found[1]), "as texts, since NaN is not equal to itself"
+    events, _, ((number,),) = found[0]
+    told = kinds if place != 0 or put != 99 else ["changed"]
+    assert [each["kind"] for each in events if place == 0 or each["kind"] != "changed"] == told
+    if place in (0, 146):
+        assert number == (0 if put == 0 and place == 0 else laid_out[place // 144, place % 144])
+
+
 def test_an_exchange_outside_of_the_matrices_is_not_carried_out():
     watch, box = probes.Watch(__file__), torch.full((2,), 5, dtype=torch.int64)
     target = watch.output("C", (1, 1), torch.float32)
