@@ -73,7 +73,9 @@ def made(table: str, cell: str, *, gpu: bool = True) -> dict[str, Mutant]:
     for name, row in rows.items():
         if row.no_trace is not None:
             _refuse_no_reason(name, "".join(row.no_trace), gpu)
-    return {name: _mutant(name, row, stubs.solution_lines(cell)) for name, row in rows.items()}
+    lines = stubs.solution_lines(cell)
+    solution = ast.dump(ast.parse(_with_answer(lines, "")))
+    return {name: _mutant(name, row, lines, solution) for name, row in rows.items()}
 
 
 def _refuse_no_reason(name, reason, gpu):
@@ -83,14 +85,14 @@ def _refuse_no_reason(name, reason, gpu):
         raise ValueError(f"mutant {name}: `no_trace` must be a sentence that says why, got {reason!r}")
 
 
-def _mutant(name, row, lines):
+def _mutant(name, row, lines, solution):
     try:
         source = _with_answer(lines, row.answer)
         for change in row.changes:
             if (there := source.count(change.old)) != change.times:
                 raise ValueError(f"{change.old!r} is there {there} times, not {change.times}")
             source = source.replace(change.old, change.new)
-        if ast.dump(ast.parse(source)) == ast.dump(ast.parse(_with_answer(lines, ""))):
+        if ast.dump(ast.parse(source)) == solution:
             raise ValueError("this is the solution")
         says = re.sub(r"(?<=line )\{(.+?)\}", lambda code: _line_of(code[1], source), "".join(row.says))
     except (ValueError, SyntaxError) as error:
