@@ -165,7 +165,9 @@ def train(
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--expert-ranks", type=int, default=2, help="how many ranks share out the experts")
+    parser.add_argument(
+        "--expert-ranks", type=int, help="how many ranks share out the experts; 2, if there are as many"
+    )
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--tokens", type=int, default=48, help="of a step, of all ranks; a multiple of their number")
     for name, size in SIZES.items():
@@ -177,7 +179,7 @@ def build(given: argparse.Namespace, device: torch.device) -> Model:
     """Draw a model, the same for any number of ranks, and spread it."""
     torch.manual_seed(0)
     model = Model(**{name: getattr(given, name) for name in SIZES}).to(device)
-    spread(model, min(given.expert_ranks, dist.get_world_size()))
+    spread(model, given.expert_ranks or min(2, dist.get_world_size()))
     return model
 
 

@@ -173,7 +173,7 @@ def sharded_weights(world):
     try:
         moe_feed_forward(x[world.rank], spread.down_proj, spread.down_proj, ids[world.rank], weights[world.rank])
     except TypeError as error:
-        if "must be a local tensor" not in str(error):
+        if not str(error).startswith("gate_up is a DTensor: ep must be"):
             return str(error)
     replicated = DTensor.from_local(spread.down_proj.to_local(), ep.mesh, run_check=False)
     try:
@@ -255,7 +255,7 @@ def page_trains(world):
     for x, target in part(world, steps):
         loss = (model(x.to(world.device)) - target.to(world.device)).square().mean()
         given = dict(nn=nn, dist=dist, model=model, loss=loss, optimizer=optimizer)
-        square = page_snippets.run("get_total_norm", **given)["square"]
+        square = page_snippets.run("(loss / dist", **given)["square"]
         optimizer.zero_grad()
         dist.all_reduce(loss := loss.detach())
         losses.append(((loss / world.size).item(), square.sqrt().item()))
@@ -270,6 +270,42 @@ def page_trains(world):
         if not torch.equal(whole[name], value):
             return f"{name}: another value"
     return True
+
+
+def page_trains_by_hand(world):
+    """The library page: without FSDP2, experts over all ranks and over half of them; the losses are one process's."""
+    for mesh in (world.mesh(1, world.size, names=("dp", "ep")), world.mesh(world.size // 2, 2, names=("dp", "ep"))):
+        torch.manual_seed(0)
+        model = train_experts.Model(**train_experts.SIZES).to(world.device)
+        for layer in model.layers:
+            ExpertParallel(mesh["ep"], GIVEN.experts).shard(layer.experts)
+        optimizer, losses, steps = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False), [], 6
+        for x, target in part(world, steps):
+            loss = (model(x.to(world.device)) - target.to(world.device)).square().mean() / world.size
+            loss.backward()
+            norm = page_snippets.run("of_experts", nn=nn, dist=dist, DTensor=DTensor, model=model, mesh=mesh)["norm"]
+            optimizer.step()
+            optimizer.zero_grad()
+            dist.all_reduce(loss := loss.detach())
+            losses.append((loss.item(), norm.item()))
+        if (found := same_training(losses, alone(world)[:steps])) is not True:
+            return f"{mesh.shape}: {found}"
+    return True
+
+
+def shards_stay(world):
+    """Of a module that is spread: its parameters stay, and those of other ranks are refused."""
+    experts = ExpertParallel(world.group, EXPERTS).shard(Experts(EXPERTS, HIDDEN, INNER).to(world.device))
+    before = [*experts.parameters()]
+    again = ExpertParallel(world.mesh(1, world.size, names=("dp", "ep"))["ep"], EXPERTS)
+    if any(each is not other for each, other in zip(again.shard(experts).parameters(), before, strict=True)):
+        return "parameters are new ones"
+    one = ExpertParallel(world.mesh(world.size, 1, names=("dp", "ep"))["ep"], EXPERTS)
+    try:
+        one.shard(experts)
+        return "shards of other ranks are not refused"
+    except ValueError as error:
+        return str(error).startswith("gate_up_proj must be a DTensor with placements") or str(error)
 
 
 def page_dispatches(world):
@@ -287,7 +323,7 @@ def page_passes_local_weights(world):
     gate_up, down = (mine(world, each) for each in parameters)
     given = dict(x=x[world.rank], top_k_index=ids[world.rank], top_k_weights=weights[world.rank], gate_up=gate_up)
     names = page_snippets.run(
-        "dist.group.WORLD",
+        "ExpertParallel(dist.group.WORLD",
         dist=dist,
         ExpertParallel=ExpertParallel,
         moe_feed_forward=moe_feed_forward,
@@ -363,8 +399,8 @@ CASES = {
     function.__name__: function
     for function in (
         sharded_weights, main_grads_and_autocast, checkpointed, another_group, compiled, compiled_shards,
-        saved_and_loaded, page_trains, page_dispatches, page_passes_local_weights, ddp_of_everything, ddp_and_experts,
-        fsdp_and_experts,
+        saved_and_loaded, page_trains, page_trains_by_hand, shards_stay, page_dispatches, page_passes_local_weights,
+        ddp_of_everything, ddp_and_experts, fsdp_and_experts,
     )
 }  # fmt: skip
 

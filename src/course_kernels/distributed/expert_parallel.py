@@ -76,9 +76,10 @@ class ExpertParallel:
         TypeError, ValueError: naming the argument, what it got and what it wants.
 
     Notes:
-        All methods but ``local`` are collective: every rank of the group calls them in the same order, also a rank
-        without tokens. All ranks or none run the backward, for gradients of the same ones of x and weights. Where a
-        rank does not, the others' wait ends at the group's time-out, with an error that says what they waited for.
+        All methods but ``local`` and ``of_all`` are collective: every rank of the group calls them in the same order,
+        also a rank without tokens. All ranks or none run the backward, for gradients of the same ones of x and weights.
+        Where a rank does not, the others' wait ends at the group's time-out, with an error that says what they waited
+        for.
         The gradient of this rank's weights is that of the sum of all ranks' losses. It is not divided by their number,
         and must not be reduced over the group. Where the dense part's gradients are averages over ranks (DDP, FSDP),
         divide the experts' by as many; or let FSDP2 add (``set_gradient_divide_factor(1.0)`` and
@@ -114,9 +115,10 @@ class ExpertParallel:
             raise ValueError(f"transport must be one of {tuple(TRANSPORTS)}, got {transport!r}")
         if isinstance(mesh_or_group, DeviceMesh):
             if mesh_or_group.ndim != 1:
-                names = mesh_or_group.mesh_dim_names or ()
+                names = mesh_or_group.mesh_dim_names
+                called = "" if names is None else f", {names}"
                 raise ValueError(
-                    f"mesh_or_group must be a 1-D mesh, got one of {mesh_or_group.ndim} dimensions, {tuple(names)}: "
+                    f"mesh_or_group must be a 1-D mesh, got one of {mesh_or_group.ndim} dimensions{called}: "
                     'select the one that experts are spread over, such as mesh["ep"]'
                 )
             self.group = mesh_or_group.get_group()
@@ -346,11 +348,15 @@ class ExpertParallel:
     def shard(self, experts: nn.Module) -> nn.Module:
         """Spread a module that has all experts, such as ``moe.Experts``: its own parameters become DTensors with
         ``Shard(0)``, whose values come from the first rank, and its attribute ``ep`` this object. Those of modules in
-        it stay as they are. Returns the module.
+        it stay as they are, and so do those that are spread over these ranks already. Returns the module.
+
+        Notes:
+            The parameters are new objects: make the optimizer after it. It comes before FSDP2's ``fully_shard``.
 
         Raises:
             TypeError: this is no module.
-            ValueError: it has no parameters of its own, or one's first extent is not the number of experts.
+            ValueError: it has no parameters of its own, one's first extent is not the number of experts, or one is a
+                DTensor of other ranks.
         """
         if not isinstance(experts, nn.Module):
             raise TypeError(f"experts must be a torch.nn.Module, got {type(experts).__name__}")
@@ -363,7 +369,10 @@ class ExpertParallel:
         for name, value in own:
             if not value.dim() or value.shape[0] != self.num_experts:
                 raise ValueError(f"{name} must have {self.num_experts} experts, got shape {tuple(value.shape)}")
+        self.local(**{name: value for name, value in own if isinstance(value, DTensor)})
         for name, value in own:
+            if isinstance(value, DTensor):
+                continue
             sharded = distribute_tensor(value.detach(), self.mesh, [Shard(0)])
             setattr(experts, name, nn.Parameter(sharded, requires_grad=value.requires_grad))
         experts.ep = self

@@ -190,9 +190,9 @@ def moe_feed_forward(
         )  # fmt: skip
         lora = None if lora is None else local(lora, ep)
     checks.check_names(backend, weights_on, concatenated, num_sms)
-    alone = "moe_feed_forward without ep=" if ep is None else "moe_feed_forward"
-    refuse_dtensors(alone, x=x, gate_up=gate_up, down=down, top_k_weights=top_k_weights)
-    refuse_dtensors(alone, **named(factors_of(lora)))
+    refuse_dtensors("moe_feed_forward", x=x, top_k_weights=top_k_weights)
+    weights = dict(gate_up=gate_up, down=down, gate_up_bias=gate_up_bias, down_bias=down_bias)
+    checks.refuse_spread(**weights, **named(factors_of(lora)))
     activation = activation_of(activation)
     form = Form(activation, activation.gated and not concatenated, weights_on == "input", backend, num_sms)
     if isinstance(x, Tensor) and (dtype := autocast_dtype(x.device.type)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from course_kernels.contexts import is_sharded
 from course_kernels.dtypes import OUT_DTYPES
 from course_kernels.engine.product_checks import check_added_dtype, check_backend, check_device, check_num_sms, differ
 from course_kernels.memory_overlap import check_detached, check_written
@@ -22,6 +23,20 @@ def check_names(backend, weights_on, concatenated, num_sms) -> None:
         raise ValueError(f"weights_on must be one of {WEIGHTS_ON}, got {weights_on!r}")
     check_flags(concatenated=concatenated)
     check_num_sms(num_sms)
+
+
+def refuse_spread(**weights) -> None:
+    """Raise where a weight is a DTensor, which a layer without ``ep`` does not take.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    for name, weight in weights.items():
+        if is_sharded(weight):
+            raise TypeError(
+                f"{name} is a DTensor: ep must be the ExpertParallel that its experts are spread by, got None. "
+                "to_local() instead would take ids for numbers of this rank's experts"
+            )
 
 
 def check_operands(operands: Operands, form: Form, weight_dtype: torch.dtype | None = None) -> None:

@@ -159,9 +159,17 @@ def test_main_grads():
 def test_dtensors_are_refused(monkeypatch):
     """A stand-in: a real one needs processes."""
     from course_kernels import contexts
+    from course_kernels.moe import checks
 
-    made = make()
-    for name, said in (("x", "x"), ("down", "down"), ("weights", "top_k_weights")):
-        monkeypatch.setattr(contexts, "is_sharded", lambda tensor, name=name: tensor is made.tensors[name])
-        with pytest.raises(TypeError, match=rf"{said} must be a local tensor, from to_local\(\), got a DTensor"):
+    made = make(bias=True)
+    local, spread = (
+        "must be a local tensor, from to_local(), got a DTensor",
+        "is a DTensor: ep must be the ExpertParallel",
+    )
+    said = dict(x=f"x {local}", weights=f"top_k_weights {local}")
+    said |= {name: f"{name} {spread}" for name in ("gate_up", "down", "gate_up_bias", "down_bias")}
+    for name, message in said.items():
+        for module in (contexts, checks):
+            monkeypatch.setattr(module, "is_sharded", lambda tensor, name=name: tensor is made.tensors[name])
+        with pytest.raises(TypeError, match=re.escape(message)):
             made()
