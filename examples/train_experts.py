@@ -84,7 +84,7 @@ def spread(model: Model, expert_ranks: int) -> None:
         ValueError: it does not.
     """
     ranks, kind = dist.get_world_size(), next(model.parameters()).device.type
-    if ranks % expert_ranks:
+    if expert_ranks < 1 or ranks % expert_ranks:
         raise ValueError(f"expert_ranks must divide the number of ranks, {ranks}, got {expert_ranks}")
     everyone = init_device_mesh(kind, (ranks,), mesh_dim_names=("all",))
     grid = init_device_mesh(kind, (ranks // expert_ranks, expert_ranks), mesh_dim_names=("dp", "ep"))
@@ -179,7 +179,7 @@ def build(given: argparse.Namespace, device: torch.device) -> Model:
     """Draw a model, the same for any number of ranks, and spread it."""
     torch.manual_seed(0)
     model = Model(**{name: getattr(given, name) for name in SIZES}).to(device)
-    spread(model, given.expert_ranks or min(2, dist.get_world_size()))
+    spread(model, min(2, dist.get_world_size()) if given.expert_ranks is None else given.expert_ranks)
     return model
 
 

@@ -55,6 +55,13 @@ def part(world, steps=GIVEN.steps):
 def fsdp_and_experts(world):
     """The example: FSDP2 over one dimension of a mesh, experts over the other, FSDP of the dense part over both. Then a
     few steps with experts over all ranks, where FSDP2 has one rank to shard them over."""
+    for wrong in (0, 3):
+        try:
+            train_experts.build(train_experts.parse(["--expert-ranks", str(wrong)]), world.device)
+            return f"{wrong} expert ranks of {world.size} are not refused"
+        except ValueError as error:
+            if not str(error).startswith("expert_ranks must divide the number of ranks"):
+                return str(error)
     wanted = alone(world)
     for expert_ranks, steps in ((2, GIVEN.steps), (world.size, 4)):
         model = train_experts.build(train_experts.parse(["--expert-ranks", str(expert_ranks)]), world.device)
@@ -273,8 +280,9 @@ def page_trains(world):
 
 
 def page_trains_by_hand(world):
-    """The library page: without FSDP2, experts over all ranks and over half of them; the losses are one process's."""
-    for mesh in (world.mesh(1, world.size, names=("dp", "ep")), world.mesh(world.size // 2, 2, names=("dp", "ep"))):
+    """The library page: without FSDP2, experts over all ranks and over two; the losses are one process's."""
+    for expert_ranks in sorted({2, world.size}):
+        mesh = world.mesh(world.size // expert_ranks, expert_ranks, names=("dp", "ep"))
         torch.manual_seed(0)
         model = train_experts.Model(**train_experts.SIZES).to(world.device)
         for layer in model.layers:
@@ -294,7 +302,7 @@ def page_trains_by_hand(world):
 
 
 def shards_stay(world):
-    """Of a module that is spread: its parameters stay, and those of other ranks are refused."""
+    """``shard`` of a module that is spread over the same ranks changes no parameter; over other ranks it raises."""
     experts = ExpertParallel(world.group, EXPERTS).shard(Experts(EXPERTS, HIDDEN, INNER).to(world.device))
     before = [*experts.parameters()]
     again = ExpertParallel(world.mesh(1, world.size, names=("dp", "ep"))["ep"], EXPERTS)

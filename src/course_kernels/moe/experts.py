@@ -108,9 +108,8 @@ class Experts(nn.Module):
         seeds = torch.randint(2**62, (self.num_experts,), dtype=torch.int64, device="cpu").tolist()
         first = 0 if self.ep is None else self.ep.rank * self.ep.num_local_experts
         pairs = (self.gate_up_proj, self.gate_up_proj_bias), (self.down_proj, self.down_proj_bias)
-        bounds = [pair[0].shape[2] ** -0.5 for pair in pairs for each in pair if each is not None]
         with torch.no_grad():
-            drawn = list(zip((self._own(each) for pair in pairs for each in pair if each is not None), bounds))
+            drawn = [(self._own(each), pair[0].shape[2] ** -0.5) for pair in pairs for each in pair if each is not None]
             if any(type(each.detach()) is not Tensor or each.is_meta for each, _ in drawn):
                 for each, bound in drawn:
                     nn.init.uniform_(each, -bound, bound)

@@ -150,7 +150,7 @@ def test_a_context_is_current_before_a_descriptor_is_encoded(monkeypatch, listen
     if not listened:
         before = len(ENCODED)
         launch([0x100, 0x200], 7, 132, 8)
-        assert len(ENCODED) == before, "a call that encodes nothing asks for nothing"
+        assert len(ENCODED) == before, "no descriptor was encoded, so nothing was to be made current"
 
 
 def test_encoded_descriptors_age():
