@@ -513,7 +513,7 @@ for rows in (4096, 512, 4):
 # %% [markdown]
 # The choice is for the *average* group: the rows of single groups are known to the GPU alone, and reading them would
 # make the host wait. The average is rounded, in four steps from one power of two to the next. So batches of about one
-# size share a choice. (For four rows the model names a tile of 64 rows, not of 16: it expects nearly the same of both.)
+# size share a choice.
 #
 # **Guess:** how many different averages, and how many choices, do a thousand batches have?
 
