@@ -900,8 +900,8 @@ for title, ratios in forwards.items():
 # <details><summary>Answer</summary>
 #
 # With few tokens both read weights at the memory's speed. With many, ours is ahead: FlashInfer rounds and adds each
-# expert's result in memory; ours writes them once. Granite's experts are small: sort and sum take more of its layer,
-# and FlashInfer is ahead with 64 to 1,024 tokens.
+# expert's result in memory; ours writes them once. Granite's experts are small, so sort and sum matter: FlashInfer is
+# ahead with 64 to 1,024 tokens.
 #
 # </details>
 #
