@@ -7,8 +7,10 @@ import math
 
 import pytest
 
+from course_kernels.bench import record
 from course_kernels.config import GemmConfig
 from course_kernels.engine.tuning import Extents, Gpu, Kind, gpu_constants, time_model
+from course_kernels.engine.tuning.configs_by_kind import name_of
 from course_kernels.engine.tuning.gpu_constants import Candidate, Constants
 from course_kernels.engine.tuning.kinds import KINDS, KINDS_8_BIT
 from course_kernels.engine.tuning.time_model import Work
@@ -146,6 +148,9 @@ def test_groups_of_one_size_are_counted_exactly():
         assert total(SQUARE, kind, 128.0, 1024, 512, 16, spread=SKEWED)[0] == 16 * 8
 
 
-def test_the_shipped_constants_choose_well_what_needs_its_own_model():
-    content = json.loads((gpu_constants.CONSTANTS / "h200.json").read_text())
-    assert content["regret"]["fitted"]["mixtral-8x7b-256-random-down forward"][1] < 1.01
+@pytest.mark.parametrize("row", ["mixtral-8x7b-256-random-down", "mixtral-8x7b-4096-zipf-down"])
+def test_the_shipped_constants_choose_well_what_was_lost_before(row):
+    entry = record.load("configurations")["rows"][row]
+    total_m, groups, us = sum(entry["sizes"]), len(entry["sizes"]), entry["forward"]["us"]
+    chosen = time_model.fastest(Kind("m"), Extents(total_m / groups, entry["N"], entry["K"], groups), H200)
+    assert us[name_of(chosen.config)] < 1.01 * min(us.values())
