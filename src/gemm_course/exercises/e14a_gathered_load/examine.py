@@ -42,11 +42,11 @@ def draw(rng: random.Random) -> list[Case]:
         inputs = {"x": x, "w": w, "tokens": tokens, "ends": ends, "first": first}
         return Case(inputs, checks, label=label)
 
-    ragged = [0, 2 * BLOCK_M + part(BLOCK_M), 0, 1, BLOCK_M, part(BLOCK_M), 0]
+    ragged = [0, 2 * BLOCK_M + part(BLOCK_M), 1, 0, BLOCK_M, 0]
     # The foreign positions end inside of the last expert's tile, or go on for another: the index has both ends.
     return [
         case(("gather",), [BLOCK_M, 3 * BLOCK_M], BLOCK_N, 2 * BLOCK_K, 0, 0),
-        case(CHECKS, ragged, BLOCK_N + part(BLOCK_N), BLOCK_K + part(BLOCK_K), NEAR, BLOCK_M + part(BLOCK_M)),
+        case(CHECKS, ragged, BLOCK_N + part(BLOCK_N), BLOCK_K + part(BLOCK_K), NEAR, part(BLOCK_M)),
         case((*CHECKS, "wide"), [BLOCK_M + part(BLOCK_M), 0, BLOCK_M + 2], part(BLOCK_N), part(BLOCK_K), FAR, 2),
         case(CHECKS, [0] * rng.randint(2, 3), part(BLOCK_N), part(BLOCK_K), NEAR, BLOCK_M + part(BLOCK_M)),
     ]
