@@ -732,4 +732,4 @@ def prepare():
 
 
 if __name__ == "__main__":
-    ranks.main(BOTH | (ON_GPUS if sys.argv[2] == "cuda" else {}) | LAST, prepare)
+    ranks.main(BOTH | (ON_GPUS if sys.argv[1] == "cuda" else {}) | LAST, prepare)

@@ -1,8 +1,8 @@
-"""Cases that several processes run together, started once: ``python -m <module> <ranks> <device>`` of a module that
-calls ``main(CASES)``.
+"""Cases that several processes run together, started once: ``python -m <module> <device> <ranks>...`` of a module that
+calls ``main(CASES)``. Worlds of several numbers of ranks run one after another.
 
-A case takes a ``World`` and returns True or a description of the mistake. The last line is JSON: for each case true, or
-the first description.
+A case takes a ``World`` and returns True or a description of the mistake. The last line is JSON: for each world a
+dictionary with, for each case, true or the first description.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ import torch.distributed as dist
 import guards
 from gemm_course.runner import interpreter
 
-PATIENCE = {"cpu": 150, "cuda": 500}  # seconds for all cases: on GPUs, kernels are compiled
+PATIENCE = {"cpu": 150, "cuda": 500}  # seconds for all cases of a world: on GPUs, kernels are compiled
 
 
 class World(NamedTuple):
@@ -86,17 +87,22 @@ def _collected(results, workers, patience) -> list[dict]:
 def main(cases, prepare=None) -> None:
     """Run cases in the processes that the command line asks for. Before they fork, ``prepare`` does once what each
     of them would do first, such as imports. It computes no gradients: a fork cannot use autograd's threads."""
-    size, kind = int(sys.argv[1]), sys.argv[2]
+    kind, *sizes = sys.argv[1:]
     pickle.dumps(cases)  # as it is for processes that are not forked: one without GPUs shall notice, too
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
     if kind == "cpu":
         interpreter.prepare_once()
         if prepare is not None:
             prepare()
         gc.freeze()  # a fork would go through all of it, and copy its pages
         gc.set_threshold(20_000)  # as in conftest.py
+    print(json.dumps([_merged(cases, int(size), kind) for size in sizes]))
+
+
+def _merged(cases, size, kind) -> dict:
+    """The result of each case in a world of this size."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
     # A fork has torch already; a GPU's context does not live through one.
     context = multiprocessing.get_context("fork" if kind == "cpu" else "spawn")
     results = context.Queue()
@@ -110,29 +116,35 @@ def main(cases, prepare=None) -> None:
             worker.kill()
     merged = {}
     for name in cases:
-        wrong = [f"rank {rank}: {each[name]}" for rank, each in enumerate(found) if each.get(name, True) is not True]
+        wrong = [
+            f"rank {rank} of {size}: {each[name]}"
+            for rank, each in enumerate(found)
+            if each.get(name, True) is not True
+        ]
         reached = all(name in each for each in found)
-        merged[name] = wrong[0] if wrong else reached or "not reached by every process"
-    print(json.dumps(merged))
+        merged[name] = wrong[0] if wrong else reached or f"not reached by each of {size} processes"
+    return merged
 
 
-def check(module: str, size: int, device: str) -> None:
-    """Run all cases of a module of ``tests/support``, and raise unless all are right. One test does: several ones would
-    be dealt to processes of pytest, each of which would run all cases."""
-    results = found(module, size, device)
-    wrong = {name: result for name, result in results.items() if result is not True}
-    assert results
-    assert not wrong, "\n".join(f"{name}: {text}" for name, text in wrong.items())
+def check(module: str, sizes: Sequence[int], device: str) -> None:
+    """Run all cases of a module of ``tests/support`` in worlds of these sizes, and raise unless all are right. One test
+    does: several ones would be dealt to processes of pytest, each of which would run all cases, and several starts
+    would import and prepare the same."""
+    worlds = found(module, sizes, device)
+    assert len(worlds) == len(sizes) > 0
+    assert all(worlds)
+    wrong = [f"{name}: {result}" for world in worlds for name, result in world.items() if result is not True]
+    assert not wrong, "\n".join(wrong)
 
 
-def found(module: str, size: int, device: str) -> dict:
-    """The result of each case of a module of ``tests/support``."""
+def found(module: str, sizes: Sequence[int], device: str) -> list[dict]:
+    """For each world, the result of each case of a module of ``tests/support``."""
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
-        [sys.executable, module, str(size), device],
+        [sys.executable, module, device, *map(str, sizes)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE[device] + 50,
+        timeout=PATIENCE[device] * len(sizes) + 50,
         env=os.environ | paths | ({"TRITON_INTERPRET": "1"} if device == "cpu" else {}),
     )
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Expert parallelism: the cases of ``tests/support``, in two and four processes that start once for all of them."""
+"""Expert parallelism: the cases of ``tests/support``, in two and then in four processes, forked from one on a CPU."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="th
 
 def on_gpus(size: int):
     fewer = pytest.mark.skipif(torch.cuda.device_count() < size, reason=f"needs {size} GPUs")
-    return pytest.param(size, "cuda", marks=[pytest.mark.gpu, fewer])
+    return pytest.param([size], "cuda", marks=[pytest.mark.gpu, fewer])
 
 
-WORLDS = [(2, "cpu"), (4, "cpu"), on_gpus(2), on_gpus(4)]
+WORLDS = [([2, 4], "cpu"), on_gpus(2), on_gpus(4)]
 
 
-@pytest.mark.parametrize("size, device", WORLDS)
-def test_layer(size, device):
-    ranks.check(expert_parallel_cases.__file__, size, device)
+@pytest.mark.parametrize("sizes, device", WORLDS, ids=str)
+def test_layer(sizes, device):
+    ranks.check(expert_parallel_cases.__file__, sizes, device)
 
 
-@pytest.mark.parametrize("size, device", WORLDS)
-def test_training(size, device):
-    ranks.check(expert_parallel_training.__file__, size, device)
+@pytest.mark.parametrize("sizes, device", WORLDS, ids=str)
+def test_training(sizes, device):
+    ranks.check(expert_parallel_training.__file__, sizes, device)
 
 
 def test_every_mistake_of_every_case_is_told(tmp_path):
@@ -35,5 +35,6 @@ def test_every_mistake_of_every_case_is_told(tmp_path):
     main = "import ranks\nif __name__ == '__main__':\n    ranks.main(dict(right=right, other=other, after=dict))\n"
     module = tmp_path / "cases.py"
     module.write_text(cases + main)
-    with pytest.raises(AssertionError, match=r"other: rank 0: rank 0 of 2\nafter: rank 0: Traceback"):
-        ranks.check(str(module), 2, "cpu")
+    told = [rf"other: rank 0 of {size}: rank 0 of {size}\nafter: rank 0 of {size}: Traceback" for size in (2, 3)]
+    with pytest.raises(AssertionError, match=rf"(?s){told[0]}.*\n{told[1]}"):
+        ranks.check(str(module), [2, 3], "cpu")

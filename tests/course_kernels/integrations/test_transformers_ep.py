@@ -13,4 +13,4 @@ CASES = Path(ranks.__file__).with_name("transformers_ep_cases.py")
 
 
 def test_two_processes():
-    ranks.check(str(CASES), 2, "cpu")
+    ranks.check(str(CASES), [2], "cpu")

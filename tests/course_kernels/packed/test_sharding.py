@@ -17,7 +17,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, TWO_GPUS])]
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this build of torch has no torch.distributed")
 @pytest.mark.parametrize("device", DEVICES)
 def test_two_processes(device):
-    ranks.check(sharded.__file__, 2, device)
+    ranks.check(sharded.__file__, [2], device)
 
 
 def test_plain_tensors_do_not_import_torch_distributed():
