@@ -438,6 +438,8 @@ def test_14a_has_every_kind_of_expert_and_tokens_past_32_bits():
             assert max(case["tokens"][last:]) < 0, "no row of x"
             assert short(case["w"].shape[1], 64)
             assert short(case["w"].shape[2], 32)
+        assert len(far["tokens"]) - far["ends"][-1] < 16 - sizes_of(far["ends"])[-1] % 16, "inside of the last tile"
+        assert len(none["tokens"]) > 16, "more than a tile"
 
 
 def test_14b_has_others_positions_and_activations_that_half_rounds():
