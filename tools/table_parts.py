@@ -23,9 +23,10 @@ def gpu_of(measured: dict) -> str:
 
 
 def provenance_of(measured: dict) -> str:
-    """A sentence: when, at which commit and with which versions a record was measured."""
+    """A sentence: when, at which commit and with which versions a record was measured, and begun if another run was."""
     source = measured["provenance"]
+    begun = f" (begun {source['begun'][:10]} at {source['begun_at'][:8]})" if "begun" in source else ""
     return (
-        f"Measured {source['date'][:10]} at commit {source['commit'][:8]}, "
+        f"Measured {source['date'][:10]} at commit {source['commit'][:8]}{begun}, "
         f"torch {source['torch']}, Triton {source['triton']}."
     )

@@ -253,10 +253,10 @@ else:
     print("not recorded yet")
 
 # %% [markdown]
-# Chunks never pay here. Nor does it always pay to deduplicate over NCCL: with Qwen3 and uniform routing *all_to_all*
-# gains nothing over *by hand*. And the larger the experts, the less the exchange counts: Mixtral's take most of the
-# time in every way. Where does the rest of the time go? Here is Qwen3's layer with 16,384 tokens, in a graph, so
-# without the host:
+# Chunks never pay here. Nor does it always pay to deduplicate over NCCL: with Qwen3, uniform routing and four GPUs
+# *all_to_all* gains nothing over *by hand*. And the larger the experts, the less the exchange counts: Mixtral's take
+# most of the time in every way. Where does the rest of the time go? Here is Qwen3's layer with 16,384 tokens, in a
+# graph, so without the host:
 
 # %%
 graph, alone = "symmetric, in a graph", "the layer alone, on the rows that arrive, in a graph"

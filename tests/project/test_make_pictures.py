@@ -118,6 +118,15 @@ def test_a_forward_is_set_beside_its_peers_by_model_and_tokens(made_up):
     ]  # fmt: skip
 
 
+def test_a_record_of_two_runs_says_when_the_first_was(tool):
+    source = dict(date="2030-01-02T03", commit="abcdef1234", torch="9", triton="8")
+    sentence = "Measured 2030-01-02 at commit abcdef12{}, torch 9, Triton 8."
+    assert tool.provenance_of({"provenance": source}) == sentence.format("")
+    earlier = dict(begun="2029-12-31T23", begun_at="1234567890")
+    told = tool.provenance_of({"provenance": source | earlier})
+    assert told == sentence.format(" (begun 2029-12-31 at 12345678)")
+
+
 def test_the_gain_of_a_layer_has_its_extent_and_peers_that_were_measured(made_up):
     peers = [layer_row(n, "transformers", **{"transformers step": 2e3 * n}) for n in (3, 5)]
     gain = made_up(rows=[layer_row(1), *peers]).layer_gain()
