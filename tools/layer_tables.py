@@ -170,24 +170,27 @@ def parallel_table() -> str:
     note = "Forward / forward and backward of the slowest GPU. The last three are in a graph, the others as called."
     gpus = listing(dict.fromkeys(f"{gpu_of(each)}s" for each in records))
     table = markdown(f"ms on {gpus}", WAYS.values(), rows)
-    return f"{table}\n\n{note} {' '.join(map(provenance_of, records))}"
+    sources = [f"{each['rows'][0]['ranks']} GPUs: {provenance_of(each)}" for each in records]
+    return f"{table}\n\n{note} {' '.join(sources)}"
 
 
 def parallel_gain() -> str:
-    """A sentence: a training step of a layer on several GPUs, the faster transport over the same by hand;
-    nothing without a record."""
+    """A sentence: a training step of a layer on several GPUs, both transports over the same by hand; nothing without a
+    record."""
     if not (records := layer_records.parallel_records()):
         return ""
-    gains: dict[int, float] = {}
+    gains: dict[int, list[str]] = {}
     for ranks in sorted({row["ranks"] for row in layer_records.parallel_rows()}):
         us = {
             row["way"]: row["both_us"]
             for row in layer_records.parallel_rows()
             if (SCALED | dict(ranks=ranks)).items() <= row.items()
         }
-        gains[ranks] = us["by hand, torch's products"] / min(us["all_to_all"], us["symmetric"])
-    gpus, times = (listing(each) for each in (map(str, gains), (f"{each:.1f}" for each in gains.values())))
+        by_hand = us["by hand, torch's products"]
+        gains[ranks] = [f"{by_hand / us[way]:.1f}" for way in ("all_to_all", "symmetric")]
+    gpus, default, symmetric = (listing(each) for each in (map(str, gains), *zip(*gains.values(), strict=True)))
     return (
-        f"On {gpus} {gpu_of(records[0])}s, a {SCALED['model']} layer trains {times} times as fast as\n"
-        "[by hand](site/benchmarks.md#The-layer-on-several-GPUs), [with `ep=`](site/library.md#on-several-gpus)."
+        f"On {gpus} {gpu_of(records[0])}s, a {SCALED['model']} layer ({SCALED['tokens']:,} tokens each) trains\n"
+        f"{default} times as fast as [by hand](site/benchmarks.md#The-layer-on-several-GPUs)\n"
+        f'[with `ep=`](site/library.md#on-several-gpus), {symmetric} over `"symmetric"`.'
     )

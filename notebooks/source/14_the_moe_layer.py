@@ -284,9 +284,9 @@ for name, ms in (predicted | {"two products alone": in_products}).items():
 
 # %% [markdown]
 # The fifteen operations take nearly twice as long as predicted. First, the record's routing weights are float32, as a
-# careful router gives them. So torch multiplies, orders and adds the results in float32, and moves twice the bytes.
-# (The fused kernel reads the same weights, and nothing gets wider.) Second, torch's products of 128 experts are slower
-# than one large product:
+# careful router gives them. So torch multiplies, orders and adds the results in float32, and these four operations move
+# nearly twice the bytes. (The fused kernel reads the same weights, and nothing gets wider.) Second, torch's products of
+# 128 experts are slower than one large product:
 
 # %%
 *operands, routed = qwen3(T)
@@ -606,8 +606,8 @@ for way, name in {"torch": "torch's", "auto": "the library's"}.items():
 # %% [markdown]
 # There are three regions:
 #
-# - **A thousand tokens and more:** the bytes between the products count. Fusing saves most of them. The other half of
-#   the recorded gain are torch's additions in float32 and its slower products, as above.
+# - **A thousand tokens and more:** the bytes between the products count. Fusing saves most of them. The recorded gain
+#   is larger: as above, torch also adds in float32, its products are slower, and some of its time is unexplained.
 # - **Fewer:** most experts have a few rows, so nearly all bytes are weights, and fusing saves few. The recorded gain
 #   has other reasons. torch's products are slower than the library's, as the last two lines show. And the layers were
 #   timed as called: the host needs time to launch fifteen operations.
@@ -634,7 +634,7 @@ for name, way in ways.items():
 
 # %% [markdown]
 # The first three are as called, the others in a graph. The first one has fifteen launches, so it depends most on the
-# host: on a slower one it took several times as long. The last line is `torch.amax` of as many bytes. It needs twice
+# host. The last line is `torch.amax` of as many bytes. It needs twice
 # the time that was predicted from a copy of gigabytes. One reason may be that such a short kernel hardly reaches the
 # memory's full speed. So the library's layer takes about as long as reading its weights. Only smaller weights would
 # make it much faster.

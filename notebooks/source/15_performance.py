@@ -512,7 +512,7 @@ print(f"medians {abs(first['median_us'] / second['median_us'] - 1):.1%} apart; t
 # ## In turn, or alone?
 #
 # A layer runs one kernel again and again. So the large rows were measured
-# once more, each kernel alone and back to back, without the first third of a second.
+# once more, each kernel alone and back to back, without the first third of a second, and with what the L2 cache holds.
 #
 # **Guess:** the problems are the same. Is the order of the kernels the same?
 
@@ -533,7 +533,8 @@ for name, entry in alone["rows"].items():
 # <details><summary>Answer</summary>
 #
 # Not quite. In turn torch is slower than our Triton kernel in all five rows. Alone it has caught up in four of them, to
-# within 2 %. In the last it falls further behind. The dense product gains in every row.
+# within 2 %; less than that says nothing here. In the last it falls further behind. The dense product gains in every
+# row.
 #
 # </details>
 #
@@ -916,13 +917,15 @@ scaling = {title: layer_records.weak_scaling("qwen3-30b-a3b", 16384, "uniform", 
 f15_layers.scaling(scaling) if any(scaling.values()) else print("not recorded yet")
 
 # %% [markdown]
-# By hand, two GPUs are slower than one. Time goes into bytes on the wire, gathers and sums around them, and the host:
-# by hand and with *all_to_all*, it waits for the sizes of what arrives. A graph has no host in it; there the exchange
-# is left. With uniform routing, larger experts do more arithmetic for the same bytes, and come closer to 2 and 4. With
-# Zipf's, the rank of the most popular expert decides (lesson 16). DeepSeek-V3 passes them,
-# probably because one GPU reads the weights of all experts, and each of several GPUs only those of its own.
+# By hand, two GPUs are slower than one; in the forward they are with *all_to_all*, too. Time goes into bytes on the
+# wire, gathers and sums around them, and the host: both ways wait until it has read how many rows arrive. A graph has
+# no host in it. Forward, mainly the exchange is left there. In a step of two GPUs, the layer takes longer on the rows
+# that arrive than on one GPU's own.
+#
+# Other models have larger experts, which do more arithmetic for the same bytes. With Zipf's law the rank of the most
+# popular expert decides (lesson 16). **Guess:** can two GPUs be more than twice as fast as one?
 
-# %%
+# %% tags=["hide-output"]
 if not any(scaling.values()):
     print("not recorded yet")
 for layers_of in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3"):
@@ -933,6 +936,13 @@ for layers_of in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3"):
             print(f"{layers_of:14}{routing:8} {gpus} GPUs, a step: {line}")
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Yes: DeepSeek-V3's are, over this library's ways. Probably because one GPU reads the weights of all 256 experts, and
+# each of several only those of its own.
+#
+# </details>
+#
 # ## Try it
 #
 # 1. Give every expert the same number of tokens: `load = [192] * 8` in the cell of the table. Who wins the honest

@@ -217,7 +217,8 @@ figures.timelines(times, recorded)
 #
 # The model leaves out memory traffic of gathers and sums, and the host. The host matters most. It launches the kernels
 # of a layer, and it waits until it can read how many rows arrive. Meanwhile the SMs run out of work. A chunk is a whole
-# such call. So each further chunk adds a call's time on the host, and this is more than the wire takes in all:
+# such call, with smaller products. So each further chunk adds more than the wire takes in all. Below it are times with
+# fewer tokens, also of a third way, *symmetric*:
 
 # %%
 few = layer_records.parallel_times("qwen3-30b-a3b", 2, 1024, "uniform")
@@ -231,13 +232,15 @@ for way in ("by hand, our products", "all_to_all", "symmetric", "symmetric, in a
 # %% [markdown]
 # With 1,024 tokens a GPU has little to do, and a call takes as long as its host. Another host may be faster or slower.
 # In a CUDA graph the host has no part. NCCL's way reads sizes on the host, so it cannot be in a graph. *symmetric* can:
-# nothing is read on the host, and kernels write rows into the memory of other GPUs, over NVLink.
+# nothing is read on the host, and kernels write rows into the memory of other GPUs, over NVLink. It has to be asked
+# for: `ExpertParallel(group, num_experts, transport="symmetric", max_tokens=16384)`.
 #
 # ### Recorded
 #
 # Here are layers of three models with 8,192 tokens on each GPU, as called. *all_to_all* is this library's layer over
 # NCCL, and *overlapped* the same in chunks. *By hand* has this library's products, too. *No exchange* is the layer on
-# the rows that arrive, as called, too. So its time has a host's work and noise in it, and *symmetric* can be faster.
+# the rows that arrive, as called, too. It is timed by itself, with a host's work in it. So *symmetric* can be faster.
+# Two GPUs and four have records of their own, of different days. Compare the ways, not the two numbers of GPUs.
 
 # %%
 by_model = layer_records.parallel_panels(8192)
@@ -247,7 +250,8 @@ for title, layers in by_model.items():
             gains = (f"{us['by hand'] / us[way]:.2f} × as long as {way}" for way in ("all_to_all", "symmetric"))
             print(f"{title}, {gpus}: by hand takes {', '.join(gains)}")
 if by_model:
-    print("recorded on", layer_records.parallel_records()[0]["provenance"]["gpu"])
+    for about in (each["provenance"] for each in layer_records.parallel_records()):
+        print(f"recorded on {about['gpu']}, {about['date'][:10]}, commit {about['commit'][:8]}")
     display(figures.recorded_layers(by_model))
 else:
     print("not recorded yet")
@@ -271,8 +275,8 @@ for gpus in (2, 4):
         print(f"{gpus} GPUs: not recorded yet")
 
 # %% [markdown]
-# The experts of a GPU take about as long with two GPUs as with four. But with four a token travels to more ranks, so
-# the exchange takes longer. The programs of *symmetric* write to the ranks in turn, and results are summed on their way
+# The experts of a GPU have as many rows with two GPUs as with four. But with four a token travels to more ranks, so the
+# exchange takes longer. The programs of *symmetric* write to the ranks in turn, and results are summed on their way
 # home. The first product begins with the GPU's own tokens, while others arrive. So the exchange adds less time than the
 # plain collective takes for as many bytes there and back.
 #
@@ -511,7 +515,7 @@ display(fold(plan.sends_of), fold(peers.put_kernel), fold(peers.pieces_kernel), 
 #    and by one of two.</details>
 # 5. Let tokens of the 64 GPUs choose one expert: `top_k=1`. What does a row for each node save?
 #    <details><summary>Answer</summary>Nothing: a token has one expert, so it goes to one rank and to one node, whatever
-#    the way.</details>
+#    the way. With a row for each node it crosses NVLink, too, unless the GPU that gets it has the expert.</details>
 # 6. Connect all GPUs by NVLink, with `Cluster(ranks, node=64)`. What does a row for each node save now?
 #    <details><summary>Answer</summary>Nothing: there is one node, and the network carries nothing.</details>
 #

@@ -168,7 +168,12 @@ def test_the_gain_on_several_gpus_is_of_a_step_over_the_same_by_hand(made_up):
         for ranks in (4, 2) for way, time in us.items() for tokens in (8, 16384) for routing in ("uniform", "zipf")
     ]  # fmt: skip
     tables = made_up(rows=rows)
-    assert tables.parallel_gain().startswith("On 2 and 4 H7s, a qwen3-30b-a3b layer trains 4.0 and 8.0 times as fast")
+    words = " ".join(tables.parallel_gain().split())
+    assert words.startswith(
+        "On 2 and 4 H7s, a qwen3-30b-a3b layer (16,384 tokens each) trains 4.0 and 8.0 times as fast"
+    )
+    assert words.endswith(', 2.5 and 2.5 over `"symmetric"`.')
+    assert [f"{n} GPUs: Measured" in tables.parallel_table() for n in (2, 4)] == [False, True]  # its first rows
     row = tables.parallel_table().splitlines()[2]
     assert [cell.strip() for cell in row.split("|")[1:5]] == [
         "qwen3-30b-a3b, 4 × 8 tokens", "10.0 / 0.01", "9.00 / 0.01", "5.00 / 0.00",
