@@ -146,7 +146,7 @@ def train(
         ranks: how many train together; 1 for a whole model.
         most: clip gradients to this norm; None clips nothing and yields no norm.
     """
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)  # parameters are on two meshes
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)  # one by one: they are on two meshes
     for x, target in data:
         loss = (model(x.to(device)) - target.to(device)).square().mean() / ranks  # the sum over all is the mean
         loss.backward()

@@ -938,8 +938,8 @@ for layers_of in ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3"):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Yes: DeepSeek-V3's are, over this library's ways. Probably because one GPU reads the weights of all 256 experts, and
-# each of several only those of its own.
+# Yes: with DeepSeek-V3's layer and uniform routing they are, by each of this library's ways. Probably because one GPU
+# reads the weights of all 256 experts, and each of several only those of its own.
 #
 # </details>
 #
