@@ -291,8 +291,8 @@ def page_trains_by_hand(world):
         for x, target in part(world, steps):
             loss = (model(x.to(world.device)) - target.to(world.device)).square().mean() / world.size
             loss.backward()
-            norm = page_snippets.run("of_experts", nn=nn, dist=dist, DTensor=DTensor, model=model, mesh=mesh)["norm"]
-            optimizer.step()
+            given = dict(nn=nn, dist=dist, DTensor=DTensor, model=model, mesh=mesh, optimizer=optimizer)
+            norm = page_snippets.run("of_experts", **given)["norm"]
             optimizer.zero_grad()
             dist.all_reduce(loss := loss.detach())
             losses.append((loss.item(), norm.item()))
