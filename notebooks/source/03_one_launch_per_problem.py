@@ -194,7 +194,7 @@ matrices.written_map(buffer, (MARGIN, MARGIN), want, canary=-999, block=(32, 32)
 #
 # **Mask 3: rows and columns, in the loads.** It changes no result, because those rows and columns are never stored. But
 # at the end of an allocation, reading them is an illegal memory access. In the picture, the corner tile would read the
-# orange elements, which are not A's:
+# orange elements: two of A's next row, and ten past its end:
 
 # %%
 matrices.tile_offsets((6, 10), block=(4, 4), at=(4, 8))
@@ -341,8 +341,8 @@ print("recorded on an", recorded["provenance"]["gpu"])
 timeline.compare(bars, rows=132, row_name="SM, sorted", until=200)
 
 # %% [markdown]
-# The graph removes Python's time between launches. Gaps remain, because each kernel waits for the last tile of the one
-# before:
+# The graph removes Python's time between launches. Gaps remain between a kernel's last tile and the next kernel's
+# first:
 
 # %%
 for name in names[:2]:

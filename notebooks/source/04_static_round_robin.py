@@ -16,7 +16,7 @@
 #
 # - describe a batch by tables that a kernel reads: addresses, sizes and strides,
 # - find the tiles of a persistent program with a subtraction, a division and a step, on paper and in Triton,
-# - write a grouped GEMM in 45 lines, and tell the compiler what it cannot know about alignment,
+# - write a grouped GEMM in 42 lines, and tell the compiler what it cannot know about alignment,
 # - choose the number of programs for a GPU,
 # - recognise three errors: dangling pointers, a store without a mask, wrong strides.
 
@@ -475,7 +475,7 @@ print(f"from 128 to 264 programs, half the waves, the time falls to {pointer[264
 #
 # The record compares this lesson's kernel with a loop of cuBLAS calls, with lesson 03's kernel, and with the kernel of
 # the Triton tutorial. The tutorial appears twice: with its best configuration, and with the one that its
-# [autotuner](glossary.md#autotuner) picked at N = 128 and kept for all sizes. Each batch ran in one [CUDA
+# [autotuner](glossary.md#autotuner) picked at N = 128 and kept for all batches of four. Each batch ran in one [CUDA
 # graph](glossary.md#CUDA-graph), in fp16. The last row has 64 problems of random sizes from 64 to 2048.
 
 # %%

@@ -326,7 +326,7 @@ timeline.compare(
 #
 # </details>
 #
-# A counter hands out tiles in the order of the list, so with the dynamic schedule the longest tiles start last.
+# In both, the longest tiles start last. So the dynamic schedule gains nothing, and its tickets cost time.
 # (`largest_first` needs to know every cost before the launch.)
 #
 # **Guess** before you open the next cell: what can a caller of a grouped GEMM do, without a change to the kernel?
@@ -507,8 +507,8 @@ print(f"one-hot: the model's lower bound is {bound:.0f} µs, but the H200 needed
 
 # %% [markdown]
 # A bound is only as good as its costs. So we correct the model: with the fitted speed, and with a switch for each
-# problem that a program visits. The line was fitted to round-robin only, so chunks and dynamic test the corrected
-# model.
+# problem that a program visits. The line was fitted to round-robin only, so chunks test the corrected model. So does
+# dynamic, but for its ticket's price, which is from the record.
 
 # %%
 fitted = CostModel(
@@ -543,7 +543,7 @@ print(f"largest error: {', '.join(worst)}, {off[worst]:.0%}")
 # ### What the corrected model misses
 #
 # On the uniform batch, chunks switch once per program, but take longer than the corrected model says. Which problems
-# run at the *same time*? Round-robin works on one or two, chunks on all eight. The cache model gives the traffic:
+# run at the *same time*? Round-robin works on two or three, chunks on all eight. The cache model gives the traffic:
 
 # %%
 for order in ("round_robin", "chunks"):
@@ -594,7 +594,7 @@ for order in ("round_robin", "chunks"):
 # - A dynamic schedule is one counter. It costs a fraction of a microsecond per tile, needs a reset, and is only as good
 #   as the order of its list.
 # - The order of tiles decides which of them run together, and so how much memory is read. Count on half of the L2.
-# - A simple model predicts shapes and winners. For times it needs measured speeds, switches and the cache.
+# - A simple model predicts shapes, and winners under skew. For times it needs measured speeds, switches and the cache.
 #
 # ## References
 #

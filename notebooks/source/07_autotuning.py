@@ -625,11 +625,12 @@ for way, ratios in ways.items():
 # a cell and run it again:
 #
 # 1. Compile the shortlist for `"sm_80"` as `"round_robin"`. Which candidates fail on an A100, and why?
-#    <details><summary>Answer</summary>Nearly all with 128 sums a thread or more spill: without TMA, addresses and masks
-#    take registers again. Its 163 KiB of shared memory rule out only the candidate with five stages.</details>
+#    <details><summary>Answer</summary>The two with 256 sums a thread spill kilobytes: without TMA, addresses and masks
+#    take registers again. Five stages exceed its 163 KiB, and two programs with four stages do not fit on an
+#    SM.</details>
 # 2. Give 8 warps to the tile of 16 rows. How many sums does a thread have then, and does it help?
-#    <details><summary>Answer</summary>Eight, and it does not help: this tile has registers to spare. It waits for
-#    bytes, and more threads do not fetch more.</details>
+#    <details><summary>Answer</summary>Eight. It frees registers that this tile has to spare. (Its time with 8 warps
+#    was not measured.)</details>
 # 3. In `nearest_power_of_two`, round down: `1 << size.bit_length() - 1`. How many keys do the twenty batches make?
 #    <details><summary>Answer</summary>Two for each type: some batches have fewer than 4096 rows a group, some more. Put
 #    a bucket's edge where few sizes are.</details>

@@ -176,7 +176,7 @@ for request in requests.values():
 #
 # </details>
 #
-# The reverse happens, too: an answer that should be empty. No operator in the catalogue declares float32 operands.
+# The reverse happens, too: an answer that should be empty. Listed without a request, no operator has float32 operands.
 
 # %%
 single = cutlass_ops.arguments(A.float(), B.float(), offs=offs)
@@ -391,8 +391,8 @@ else:
 #
 # NVIDIA's example notebook was written for the first release of this API. It imports the package `cutlass_api`, which
 # NVIDIA has renamed to `cutlass.operators`. So import `cutlass_api` from `course_kernels.cutlass_ops`, which has the
-# old names. With this one line changed the notebook runs, and now on Hopper, too. (Its `compile` asks the driver, so it
-# needs the GPU.)
+# old names. With this one line changed the notebook runs; with `cc=90`, on Hopper, too. (Its `compile` asks the driver,
+# so it needs the GPU.)
 #
 # ```python
 # from course_kernels.cutlass_ops import cutlass_api  # import cutlass_api

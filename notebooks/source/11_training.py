@@ -454,8 +454,8 @@ rounding.error_growth(errors)
 #
 # - **bfloat16:** the error grows with every micro-batch. The sum gets larger, so more of each new gradient is lost.
 # - **float32 sum of rounded gradients:** the error stays at that of one rounded gradient.
-# - **Added in the kernel:** no gradient is ever rounded to 16 bits. This way also moves the fewest bytes, because no
-#   separate gradient is written, read again and added.
+# - **Added in the kernel:** no gradient is ever rounded to 16 bits. It moves no more bytes than the first way, as no
+#   separate gradient is written and read again.
 #
 # ## The bias gradient: one writer
 #
@@ -688,7 +688,7 @@ walk_costs.time_ratios(us, {name: name for name in names} | {"ptgmm": "gradients
 # Two options are related:
 #
 # - `gmm(..., work_stealing=True)` is persistent and balanced: a free program takes its next tile from a counter in
-#   memory (the dynamic schedule of lesson 05). It helps when another kernel occupies some of the SMs.
+#   memory (the dynamic schedule of lesson 05). It should help when another kernel occupies some of the SMs.
 # - `GemmConfig(num_xcds=8)` is for AMD's MI300. This GPU is made of 8 dies, which AMD calls XCDs, and each has an L2
 #   cache of its own. The option gives each die neighbouring tiles, which read the same parts of the operands.
 #

@@ -408,9 +408,9 @@ for name, value in untuned.bind((A_packed, B, group_offsets, 4, 8)).config_spec.
     print(f"{name:24} {value}")
 
 # %% [markdown]
-# Five values for each of three block sizes make 125 choices. With warps, stages and the rest there are millions.
-# Helion's autotuner starts with a few, keeps the fast ones, and changes them step by step. It compiles and measures
-# each attempt. Its authors give about ten minutes for a search of hundreds of attempts.
+# Five values for each of two block sizes and three for that of K make 75 choices. With warps, stages and the rest there
+# are millions. Helion's autotuner starts with a few, keeps the fast ones, and changes them step by step. It compiles
+# and measures each attempt. Its authors give about ten minutes for a search of hundreds of attempts.
 #
 # Without a configuration, a kernel searches *at its first call*, and again for each new kind of shape. (Lesson 07 shows
 # such a stall.) So the library ships a table, and a program fills it ahead of time (`benchmarks/helion_tune.py`). The
@@ -501,12 +501,13 @@ print(f"Helion is faster than Triton with the same walk on {sum(faster)} of {len
 #
 # - *Ours (auto)* and *cuBLAS*: two dense products. Ours takes about a microsecond longer on a small batch, and about as
 #   long on a large one.
-# - *Untuned* and *Helion*: the gain of a configuration. The default is only where a search starts.
+# - *Untuned* and *Helion*: the gain of a configuration. The default is not meant to be used.
 # - *Group by group* and *Helion*: the gain of the walk (and of the order for the L2 cache), with the same blocks.
-# - *Helion* and *cuBLAS*: what a search could still find, and the cost of groups, which this product does not need.
+# - *Helion* and *cuBLAS*: pointers in place of descriptors, the cost of groups, which this product does not need, and
+#   perhaps what a search did not find.
 #
-# Of the two persistent kernels, which walk alike, Helion's is faster. Its configurations come from the table, which a
-# search found. The Triton kernel takes one of three that were written by hand.
+# Of the two persistent kernels, which walk alike, Helion's is faster. Its configurations come from the table, for which
+# a search was run. The Triton kernel takes one of three that were written by hand.
 #
 # ## What goes wrong
 #
@@ -573,8 +574,8 @@ del tile
 #    tl.constexpr(64)</code>. The kernel only names them.</details>
 # 4. In the simulation take the batch `"square"`, the last one, instead of `"qwen3-up"`. Which of the two disadvantages
 #    is left?
-#    <details><summary>Answer</summary>The slots: 8,320 for each worker, 83 µs at 0.01 µs each. The uneven start hardly
-#    matters, because each of the eight groups has about a thousand tiles, enough for all workers.</details>
+#    <details><summary>Answer</summary>Both, but they matter less: each of the eight groups has about a thousand tiles.
+#    Of the 195 µs that they cost, about 115 are the uneven start's: the busiest worker has 68 tiles, not 64.</details>
 #
 # ## Summary
 #

@@ -130,7 +130,7 @@ for gpu_name, name in (("H200", "configurations"), ("H100", "configurations_h100
 # ## The limits of a table
 #
 # More rows in the table would help, but only near those rows. Between two of them the time is not smooth. The SMs take
-# tiles in [waves](glossary.md#wave), and a wave takes its time whether it is full or not. Here are six shapes of one
+# tiles in [waves](glossary.md#wave), and the empty places of the last wave cost time, too. Here are six shapes of one
 # layer in one bucket. (The names list a configuration of the CuTe kernel, its tile first. Lesson 10 explains the rest.)
 
 # %%
@@ -201,7 +201,7 @@ print(f"even {even:.0f} µs, skewed {skewed:.0f} µs, their mean {(even + skewed
 # %% [markdown]
 # The constants are fitted to the measured times by least squares of their logarithms. The fit ignores an error that all
 # configurations of a product share: it cannot change a choice. Slow configurations count less. The remaining error is
-# fitted by a smooth function of the extents. It can change an estimate by some per cent for large or deep shapes, but
+# fitted by a smooth function of the extents. It changes an estimate by some per cent, by up to 16 for a few, but
 # it is too smooth to follow single shapes. The library reads the constants from a file for each GPU. It evaluates all
 # configurations when it first sees a shape. Nothing runs on the GPU for that.
 #
@@ -254,9 +254,9 @@ predicted.expected_times(dict(sorted(lines.items(), reverse=True)), dots, grey, 
 #
 # </details>
 #
-# On the left reading the weights takes all the time, and low tiles waste least. Where the tiles take longer than the
-# bytes, a line rises, and those of low tiles rise first. The teeth are waves. Where a dot is off its line, the model is
-# wrong. A ring marks its choice. It still chooses well if the ring is at the lowest dot or close to it:
+# On the left the launch and reading the weights take the time, and low tiles waste least. Where the tiles take longer
+# than the bytes, a line rises, and those of low tiles rise first. The teeth are waves. Where a dot is far off its line,
+# the model is wrong. A ring marks its choice. It still chooses well if the ring is at the lowest dot or close to it:
 
 # %%
 for product, each in sorted(zip(unseen, judged), key=lambda pair: pair[0].extents):
@@ -269,8 +269,8 @@ for product, each in sorted(zip(unseen, judged), key=lambda pair: pair[0].extent
         )
 
 # %% [markdown]
-# The best configuration at 128 rows has the same tile. It only takes its tiles in the dynamic order, which a section
-# below explains.
+# The best configuration at 128 rows has the same tile. It takes its tiles in the dynamic order, which a section below
+# explains, and does not halve those of the last wave.
 #
 # The library's file of constants has this judgement for every model, each left out in turn. The picture compares it
 # with the thresholds on the same products. A dot is the mean of a model's products, and a line ends at the worst of
@@ -342,7 +342,7 @@ print(explain(forward, Extents(2, **layer), h200, others=1))
 #   about the same size share one choice and one compiled kernel.
 # - A GPU that nobody measured takes the constants of the measured GPU that is most like it, if both read operands in
 #   the same way. It counts with its own SMs, clock and bandwidth. `explain` says whose constants they are. `course
-#   tune` fits its own constants, in about three minutes.
+#   tune` fits its own constants, in about four minutes.
 # - The model knows 8-bit products, too. Rules by hand answer for everything else: GPUs without constants or a relative
 #   (such as an A100), operands of 32 bits, and operands that a GPU with descriptors cannot describe.
 
@@ -361,7 +361,7 @@ display(fold(choice.choose), fold(time_model.ranking), fold(choose))
 #
 # A choice is as good as its candidates. The rest of the lesson is about one kind of product that had no good candidate:
 # gradients of weights (lesson 08's mode k). There the K of a tile is the number of rows of its expert. With Zipf's law
-# some tiles take a hundred times as long as others. In lesson 10's order the first cluster takes tiles 0, 66, 132 and
+# some tiles are sixty times as deep as others. In lesson 10's order the first cluster takes tiles 0, 66, 132 and
 # so on, so a cluster may get several of the long ones.
 #
 # Lesson 05 has the remedy, a dynamic order: a cluster takes the next number from a counter in memory. The loading warp
@@ -385,9 +385,9 @@ for name, points in by_order.items():
     print(f"{name}: at best {best[1]:.2f} times as fast (K {best[0]:.0f}), at worst {worst[1]:.2f} (K {worst[0]:.0f})")
 
 # %% [markdown]
-# K is the average expert's rows here. With even routing the dynamic order helps most where experts have few rows: in a
-# fixed order, a cluster that fell behind stays behind. With more rows it hardly helps, and a few products lose. So the
-# library has both orders, and the model chooses.
+# K is the average expert's rows here. With even routing the dynamic order helps most where experts have 8 to 64 rows.
+# Perhaps a cluster that fell behind stays behind in a fixed order. With more rows it hardly helps, and a few products
+# lose. So the library has both orders, and the model chooses.
 #
 # Who sets the counter back to zero for the next launch? The kernel does, as in lesson 05: the cluster that gets the
 # last number knows that nobody will ask again. *When* the number is sent matters as much. A first version sent it with
@@ -427,7 +427,7 @@ NARROW = replace(TOGETHER, tile_n=128, stages=6, schedule=PINGPONG)
 alone = replace(NARROW, dynamic=True, cluster=1, swizzle_size=1)  # in strips of one row
 paired = replace(NARROW, dynamic=True, most_stores=4, store_row_bytes=64)  # stores in smaller blocks: see below
 by_partner = records.ratios(swept_h200, "dB", paired, alone)
-for low, high in ((0, 16), (16, 64), (64, 512), (512, 32768)):
+for low, high in ((0, 16), (16, 128), (128, 256), (256, 32768)):
     factors = [factor for K, factor in by_partner if low < K <= high]
     print(f"{low:3} < K ≤ {high:6,}: median {statistics.median(factors):.3f} of {len(factors)} products")
 hopper.gains({"cluster of two → one CTA, tile 128 × 128": by_partner})
@@ -435,10 +435,13 @@ hopper.gains({"cluster of two → one CTA, tile 128 × 128": by_partner})
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Up to about 64 rows, one block of K. With more than 512 rows one CTA alone is slower. On an H100, whose memory is
+# Up to about 128 rows, two blocks of K. With more than 256 rows one CTA alone is slower. On an H100, whose memory is
 # slower, the cluster is ahead or level in every median.
 #
 # </details>
+#
+# The two also differ in strips and in blocks of stores. With all else equal, one CTA alone was 1.4 % faster in a trial
+# (64 and 512 tokens, twelve layers).
 #
 # ### Not too far ahead
 #
@@ -449,10 +452,11 @@ hopper.gains({"cluster of two → one CTA, tile 128 × 128": by_partner})
 #
 # ### Room for a fifth stage
 #
-# On an H100, [QuACK](glossary.md#QuACK) was ahead in many gradients of weights. No part of the GPU was at its limit.
-# But QuACK used more shared memory for tiles of 128 × 192 than our kernel. Probably it has one stage more. Does a fifth
-# one fit in ours? A stage has 320 lines of 128 bytes. Each warp group stages its result in blocks of 64 rows, 128 bytes
-# a row, from which TMA stores it. Of the 227 KiB of a program, one is kept for barriers:
+# On an H100, [QuACK](glossary.md#QuACK) was ahead in many gradients of weights. On two of four layers that we profiled,
+# no part of the GPU was at its limit. But QuACK used more shared memory for tiles of 128 × 192 than our kernel.
+# Probably it has one stage more. Does a fifth one fit in ours? A stage has 320 lines of 128 bytes. Each warp group
+# stages its result in blocks of 64 rows, 128 bytes a row, from which TMA stores it. Of the 227 KiB of a program, one is
+# kept for barriers:
 
 # %%
 for stages, stores, row_bytes in ((4, 2, 128), (5, 2, 128), (5, 3, 64)):

@@ -163,7 +163,7 @@ def lesson_16(shown: list) -> None:
 @pytest.mark.parametrize("name", layer_records.PARALLEL)
 def test_lesson_16_reads_the_record(monkeypatch, tmp_path, capsys, name):
     rows = [row for tokens in (8192, 16384) for row in parallel_record(tokens=tokens)["rows"]]
-    text = json.dumps(dict(provenance=dict(gpu="NVIDIA H100"), rows=rows))
+    text = json.dumps(dict(provenance=dict(gpu="NVIDIA H100", date="2030-01-02T03", commit="abcdef1234"), rows=rows))
     (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
     monkeypatch.setattr(layer_records.record, "RESULTS", tmp_path)
     lesson_16(shown := [])
@@ -172,7 +172,7 @@ def test_lesson_16_reads_the_record(monkeypatch, tmp_path, capsys, name):
     assert len(figure.axes) == 6
     printed = capsys.readouterr().out
     assert "recorded ways: by hand, deduplicated\n" in printed
-    assert "recorded on NVIDIA H100\n" in printed
+    assert "recorded on NVIDIA H100, 2030-01-02, commit abcdef12\n" in printed
     assert printed.count("by hand takes 1.60 × as long as all_to_all, 2.67 × as long as symmetric") == 12
     assert "2 GPUs: 5.60 ms = 3.80 ms without exchange + 1.80 (all_to_all_single, there and back: 2.00)\n" in printed
     assert printed.endswith("recorded, Zipf: slowest rank 1.25 × the mean, 11.20 ms, 7.00 simulated\n")
