@@ -283,8 +283,7 @@ for order, walk in walks.items():
     print(f"{order:12} {most} visits × {gap:.1f} µs: at most {most * gap:4.1f} µs of a recorded {recorded:5.1f} µs")
 
 # %% [markdown]
-# The saving is real, but smaller than that of five switches: with chunks each tile takes about 2 µs longer (lesson 05
-# says why).
+# The saving is real, but smaller than that of five switches: with chunks each tile takes longer (lesson 05 says why).
 #
 # Are descriptors faster in the end? The next picture has four problems of N × N × N, and 64 of random sizes. Each
 # kernel has the configuration that was chosen for it:

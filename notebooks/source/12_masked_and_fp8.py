@@ -344,7 +344,7 @@ for rows, one in zip(builds, codegen.compile_many((each, "sm_90") for each in bu
 # </details>
 #
 # That does not matter as long as memory is the limit. (Our CuTe kernel of lesson 10 does the opposite: its tiles have
-# 64 rows, most of which stay empty, and it uses `wgmma`. In bfloat16 the two are within 5 % of each other, in
+# 64 rows, most of which stay empty, and it uses `wgmma`. In bfloat16 the two are close to each other, in
 # float8 the CuTe kernel is faster: the record is at the end of this lesson.)
 #
 # ## Half the bytes: FP8

@@ -575,7 +575,8 @@ del tile
 # 4. In the simulation take the batch `"square"`, the last one, instead of `"qwen3-up"`. Which of the two disadvantages
 #    is left?
 #    <details><summary>Answer</summary>Both, but they matter less: each of the eight groups has about a thousand tiles.
-#    Of the 195 µs that they cost, about 115 are the uneven start's: the busiest worker has 68 tiles, not 64.</details>
+#    The slots, 8,320 for each worker, cost 83 µs at 0.01 µs each. The uneven start costs more: the busiest worker
+#    has 68 tiles, not 64.</details>
 #
 # ## Summary
 #

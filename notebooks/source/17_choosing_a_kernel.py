@@ -440,8 +440,8 @@ hopper.gains({"cluster of two → one CTA, tile 128 × 128": by_partner})
 #
 # </details>
 #
-# The two also differ in strips and in blocks of stores. With all else equal, one CTA alone was 1.4 % faster in a trial
-# (64 and 512 tokens, twelve layers).
+# The two also differ in strips and in blocks of stores. With all else equal, one CTA alone was ahead by
+# less in a trial.
 #
 # ### Not too far ahead
 #
