@@ -217,7 +217,7 @@ figures.timelines(times, recorded)
 #
 # The model leaves out memory traffic of gathers and sums, and the host. The host matters most. It launches the kernels
 # of a layer, and it waits until it can read how many rows arrive. Meanwhile the SMs run out of work. A chunk is a whole
-# such call, with smaller products. So each further chunk adds more than the wire takes in all. Below it are times with
+# such call, with smaller products. Each further chunk adds more than the wire takes in all. Below it are times with
 # fewer tokens, also of a third way, *symmetric*:
 
 # %%
