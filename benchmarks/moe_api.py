@@ -25,7 +25,7 @@ from course_kernels.bench import timing, zoo
 from course_kernels.bench.interface import WrongResult, is_out_of_memory, one_line
 from course_kernels.moe import Routing
 
-REPEATS = 15
+REPEATS = 60  # with 32,768 tokens, 15 leave a ratio uncertain by 3 %
 # One model at all sizes, two at two. All peers, and their steps, where a layer trains; for fewer tokens forwards alone.
 TOKENS = (1, 64, 256, 1024, 4096, 32768)
 SWEPT, OTHERS = "qwen3-30b-a3b", ("mixtral-8x7b", "deepseek-v3")
@@ -283,10 +283,19 @@ def measure(case: Case) -> dict:
             if not is_out_of_memory(error) and not isinstance(error, WrongResult):
                 raise
             failed[name] = one_line(error)
-    times = {name: statistics.median(each) for name, each in timing.interleaved_us(timed, repeats=REPEATS).items()}
+    times = medians(timed)
     ideal = case.tokens * (2 * layer.H + 4 * layer.k * layer.I)
     sizes = dict(E=layer.E, k=layer.k, H=layer.H, I=layer.I, kept_ideal=ideal)
     return asdict(case) | sizes | dict(us=times, memory=memory, failed=failed)
+
+
+def medians(timed: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Time forwards in turn with forwards, and steps with steps, since what runs before a call changes its time."""
+    times: dict[str, list[float]] = {}
+    for steps in (False, True):
+        those = {name: call for name, call in timed.items() if name.endswith("step") == steps}
+        times |= timing.interleaved_us(those, repeats=REPEATS)
+    return {name: statistics.median(each) for name, each in times.items()}
 
 
 def _memory(forward: Callable[[], Tensor], layer: Layer) -> dict[str, int]:

@@ -7,7 +7,6 @@ and in an order that changes. All are timed as CUDA graphs.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -19,7 +18,6 @@ from course_kernels.bench import timing
 from course_kernels.bench.interface import WrongResult, is_out_of_memory, one_line
 from moe_api import Case, Layer
 
-REPEATS = 15
 TOKENS = (1, 64, 256, 1024, 4096, 16384)
 MODELS = ("granite-3.0-3b-a800m", "qwen3-30b-a3b", "gpt-oss-120b", "mixtral-8x7b", "deepseek-v3")
 
@@ -72,7 +70,7 @@ def measure(case: Case) -> dict:
             if name == "ours" or not expected:
                 raise
             failed[name] = one_line(error)
-    times = {name: statistics.median(each) for name, each in timing.interleaved_us(timed, repeats=REPEATS).items()}
+    times = moe_api.medians(timed)
     return asdict(case) | dict(E=layer.E, k=layer.k, H=layer.H, I=layer.I, us=times, failed=failed)
 
 

@@ -63,6 +63,21 @@ def test_rows_are_kept_one_by_one(monkeypatch):
         assert ("liger" in moe_api.peers_of(case)) == (case.tokens >= moe_api.TRAINED)
 
 
+def test_steps_do_not_run_before_forwards(monkeypatch):
+    """What runs before a call changes its time, so that forwards are timed among forwards, and steps among steps."""
+    together = []
+
+    def interleaved_us(timed, repeats):
+        together.append(set(timed))
+        return {name: [call() - 1.0, call() + 1.0] for name, call in timed.items()}
+
+    monkeypatch.setattr(moe_api.timing, "interleaved_us", interleaved_us)
+    names = ["products forward", "products step", "reading", "ours forward", "graph forward", "ours step", "graph step"]
+    times = moe_api.medians({name: lambda i=i: float(i) for i, name in enumerate(names)})
+    assert times == {name: i for i, name in enumerate(names)}
+    assert together == [{name for name in names if not name.endswith("step")}, {*names[1:2], *names[5:]}]
+
+
 def test_reading_is_of_the_chosen_experts(monkeypatch):
     model = SimpleNamespace(experts=6, top_k=2, hidden=32, intermediate=16)
     monkeypatch.setattr(moe_api.zoo, "select_models", lambda names: (model,))
