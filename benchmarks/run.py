@@ -24,6 +24,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
@@ -129,14 +130,15 @@ def measure(part: Part, path: pathlib.Path, commit: str | None, go_on: bool = Fa
             return record.provenance(commit, part.depends_on or watch.files()) | begun
 
         def whole(found: dict) -> dict:
-            return found | {"rows": [*rows, *found["rows"]]} if rows else found
+            return found | {"rows": in_order([*rows, *found["rows"]], cases)} if rows else found
 
         torch.manual_seed(0)
-        module, begun, rows = importlib.import_module(name), {}, []
+        module, begun, rows, cases = importlib.import_module(name), {}, [], []
         before = unfinished if unfinished.is_file() else path
         if go_on and part.has_cases and before.is_file():
             rows, begun = rows_of_same_code(before, record.provenance(commit))
-            left = [case for case in module.cases() if not any(has_measured(row, case) for row in rows)]
+            cases = module.cases()
+            left = [case for case in cases if not any(has_measured(row, case) for row in rows)]
             module.cases = lambda: left
         keep = {"keep": lambda rows: record.write(unfinished, whole(rows.as_json()), about())}
         results = getattr(module, function)(**keep if part.tells_rows else {})
@@ -161,6 +163,11 @@ def rows_of_same_code(unfinished: pathlib.Path, here: dict) -> tuple[list[dict],
     if record.is_stale(found):
         raise ValueError(f"{unfinished} was measured with other code: measure without --go-on")
     return found["rows"], {key: was.get(key, was[of]) for key, of in (("begun", "date"), ("begun_at", "commit"))}
+
+
+def in_order(rows: list[dict], cases: Sequence[object]) -> list[dict]:
+    """Rows of several runs in the order of their cases. Those of one case keep theirs."""
+    return sorted(rows, key=lambda row: [has_measured(row, case) for case in cases].index(True))
 
 
 def has_measured(row: dict, case: object) -> bool:

@@ -665,8 +665,8 @@ figures.overheads(panels) if recorded else print("not recorded yet")
 
 # %% [markdown]
 # With up to 1,024 tokens the library's layer takes about a tenth longer than its products at most; both read weights.
-# (A step of one token waits for the host.) With more tokens the rest shows: in a forward the pass that adds results, in
-# a step the pre-activation, too. No fusion saves these bytes. Lesson 15 sets the layer beside its peers.
+# With more tokens the rest shows: in a forward the pass that adds results, in a step the pre-activation, too. No fusion
+# saves these bytes. Lesson 15 sets the layer beside its peers.
 #
 # ## In the library
 #

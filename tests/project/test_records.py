@@ -171,11 +171,13 @@ def test_a_record_that_was_cut_off_goes_on(on_a_gpu, monkeypatch, tmp_path):
     assert written["rows"] == [{"tokens": n, "us": n} for n in measured]
     assert written["provenance"]["begun"] == "same"
     assert written["provenance"]["begun_at"] == "a" * 40
-    sys.modules["stand_in"].cases = lambda: [*cases(), Case(4)]
+    sys.modules["stand_in"].cases = lambda: [Case(0), *cases()]
     about["commit"] = "b" * 40  # of the same code
     run.main()
-    assert measured == [1, 2, 3, 4], "also where the record itself lacks a case"
-    assert record.read(tmp_path / "zoo.json")["provenance"]["begun_at"] == "a" * 40
+    assert measured == [1, 2, 3, 0], "also where the record itself lacks a case"
+    written = record.read(tmp_path / "zoo.json")
+    assert [row["tokens"] for row in written["rows"]] == [0, 1, 2, 3], "in the order of the cases"
+    assert written["provenance"]["begun_at"] == "a" * 40
 
 
 def test_rows_of_other_code_are_not_kept(tmp_path):
