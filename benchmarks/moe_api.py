@@ -5,8 +5,9 @@ layer would take if everything around them were free. "transformers" does what t
 operation by operation; "batched" what they do with one token: the chosen experts' weights are copied, and multiplied as
 a batch. "liger" is Liger's fused layer, tuned by its own autotuner.
 
-Ours and its products are timed as CUDA graphs, too; peers as called, since a host read keeps Liger's out of a graph.
-Where few experts are chosen, "reading" is the time of ``torch.amax`` over as many bytes as their weights, in a graph.
+Ours is timed as a CUDA graph, too, its products as one only; peers as called, since a host read keeps Liger's out of a
+graph. Where few experts are chosen, "reading" is the time of ``torch.amax`` over as many bytes as their weights, in a
+graph.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from course_kernels.bench import timing, zoo
 from course_kernels.bench.interface import WrongResult, is_out_of_memory, one_line
 from course_kernels.moe import Routing
 
-REPEATS = 60  # with 32,768 tokens, 15 leave a ratio uncertain by 3 %
+REPEATS = 60  # 15, of forwards and steps mixed, left ratios with 32,768 tokens uncertain by 3 %
 # One model at all sizes, two at two. All peers, and their steps, where a layer trains; for fewer tokens forwards alone.
 TOKENS = (1, 64, 256, 1024, 4096, 32768)
 SWEPT, OTHERS = "qwen3-30b-a3b", ("mixtral-8x7b", "deepseek-v3")

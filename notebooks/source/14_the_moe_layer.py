@@ -634,10 +634,9 @@ for name, way in ways.items():
 
 # %% [markdown]
 # The first three are as called, the others in a graph. The first one has fifteen launches, so it depends most on the
-# host. The last line is `torch.amax` of as many bytes. It needs twice
-# the time that was predicted from a copy of gigabytes. One reason may be that such a short kernel hardly reaches the
-# memory's full speed. So the library's layer takes about as long as reading its weights. Only smaller weights would
-# make it much faster.
+# host. The last line is `torch.amax` of as many bytes. It needs nearly twice the time that was predicted from a copy of
+# gigabytes. One reason may be that such a short kernel hardly reaches the memory's full speed. So the library's layer
+# takes about as long as reading its weights. Only smaller weights would make it much faster.
 #
 # For one token the library runs two kernels, not four. Nothing needs sorting. A tile of 16 rows would hold one row and
 # fifteen of zeros, so each kernel multiplies weights by vectors. A program has a few lines of one weight. It loads the
@@ -664,7 +663,7 @@ panels = {title: layer_records.overheads(uniform, part) for title, part in parts
 figures.overheads(panels) if recorded else print("not recorded yet")
 
 # %% [markdown]
-# With up to 1,024 tokens the library's layer takes about a tenth longer than its products at most; both read weights.
+# With up to 1,024 tokens the library's layer takes less than a tenth longer than its products; both read weights.
 # With more tokens the rest shows: in a forward the pass that adds results, in a step the pre-activation, too. No fusion
 # saves these bytes. Lesson 15 sets the layer beside its peers.
 #

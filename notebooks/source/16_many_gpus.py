@@ -215,10 +215,10 @@ figures.timelines(times, recorded)
 #
 # </details>
 #
-# The model leaves out memory traffic of gathers and sums, and the host. The host matters most. It launches the kernels
-# of a layer, and it waits until it can read how many rows arrive. Meanwhile the SMs run out of work. A chunk is a whole
-# such call, with smaller products. Each further chunk adds more than the wire takes in all. Below it are times with
-# fewer tokens, also of a third way, *symmetric*:
+# The model leaves out memory traffic of gathers and sums, and the host. The host probably matters most. It launches the
+# kernels of a layer, and it waits until it can read how many rows arrive. Meanwhile the SMs run out of work. A chunk is
+# a whole such call, with smaller products. Each further chunk adds more than the wire takes in all. Below it are times
+# with fewer tokens, also of a third way, *symmetric*:
 
 # %%
 few = layer_records.parallel_times("qwen3-30b-a3b", 2, 1024, "uniform")
@@ -239,7 +239,7 @@ for way in ("by hand, our products", "all_to_all", "symmetric", "symmetric, in a
 #
 # Here are layers of three models with 8,192 tokens on each GPU, as called. *all_to_all* is this library's layer over
 # NCCL, and *overlapped* the same in chunks. *By hand* has this library's products, too. *No exchange* is the layer on
-# the rows that arrive, as called, too. It is timed by itself, with a host's work in it. So *symmetric* can be faster.
+# the rows that arrive, as called, too. It is timed by itself, with a host's work in it: a few per cent say nothing.
 # Two GPUs and four have records of their own, of different days. Compare the ways, not the two numbers of GPUs.
 
 # %%
