@@ -291,7 +291,7 @@ def measure(case: Case) -> dict:
 
 
 def medians(timed: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Time forwards in turn with forwards, and steps with steps, since what runs before a call changes its time."""
+    """Time all forwards in turn, then all steps: a call takes longer after some calls than after others."""
     times: dict[str, list[float]] = {}
     for steps in (False, True):
         those = {name: call for name, call in timed.items() if name.endswith("step") == steps}

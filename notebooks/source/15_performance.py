@@ -900,9 +900,8 @@ for title, ratios in forwards.items():
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# With 64 and 256 tokens both mostly read weights, and differ little. With many, ours is ahead, but not with Granite,
-# whose experts are small: there FlashInfer is ahead from 64 to 4,096 tokens. (It adds each expert's result in memory;
-# ours writes them once.)
+# With 64 and 256 tokens most bytes are weights, which both read, and they differ little. With many tokens ours is
+# ahead. Granite, whose experts are small, is the exception: there FlashInfer is ahead from 64 to 4,096 tokens.
 #
 # </details>
 #

@@ -239,8 +239,9 @@ for way in ("by hand, our products", "all_to_all", "symmetric", "symmetric, in a
 #
 # Here are layers of three models with 8,192 tokens on each GPU, as called. *all_to_all* is this library's layer over
 # NCCL, and *overlapped* the same in chunks. *By hand* has this library's products, too. *No exchange* is the layer on
-# the rows that arrive, as called, too. It is timed by itself, with a host's work in it: a few per cent say nothing.
-# Two GPUs and four have records of their own, of different days. Compare the ways, not the two numbers of GPUs.
+# the rows that arrive, as called, too. It is timed by itself, with a host's work in it, so small differences from it
+# mean nothing. Two GPUs and four have records of their own, of different days. Compare the ways, not the two numbers of
+# GPUs.
 
 # %%
 by_model = layer_records.parallel_panels(8192)

@@ -64,7 +64,7 @@ def test_rows_are_kept_one_by_one(monkeypatch):
 
 
 def test_steps_do_not_run_before_forwards(monkeypatch):
-    """What runs before a call changes its time, so that forwards are timed among forwards, and steps among steps."""
+    """A call takes longer after some calls than after others. So a forward only follows forwards, a step only steps."""
     together = []
 
     def interleaved_us(timed, repeats):
